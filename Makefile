@@ -1,0 +1,35 @@
+# Each target first makes .venv; scripts/bootstrap.py returns at once when there is nothing to do.
+PYTHON ?= python3
+MAKEFLAGS += --no-print-directory
+.PHONY: help venv demo test test-slow check bench clean
+
+help:
+	@echo "make demo       ingest, look at and use a small graph"
+	@echo "make test       the tests, in two processes"
+	@echo "make test-slow  the tests marked slow"
+	@echo "make check      style, types, import directions, light imports"
+	@echo "make bench      all benchmarks, or some: make bench NAMES='store diff'"
+	@echo "make clean      remove .venv, caches and build outputs"
+
+venv:
+	@$(PYTHON) scripts/bootstrap.py
+
+demo: venv
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" examples/demo.sh
+
+test: venv
+	@scripts/test
+
+test-slow: venv
+	@scripts/test -m slow --timeout 1800
+
+check: venv
+	@scripts/check
+
+bench:
+	@$(PYTHON) scripts/bootstrap.py bench
+	@scripts/bench $(NAMES)
+
+clean:
+	rm -rf .venv .venv.lock .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist demo
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

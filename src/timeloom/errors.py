@@ -1,0 +1,54 @@
+"""Every exception raised on purpose.
+
+TimeloomError            1   anything below; `exit_code` is what the command ends with
+├── BadConfig            2   an option, or a combination of options, that cannot be meant
+├── BadInput             3   a source of data that cannot be read as asked
+│   └── BadRow           3   ... because of one row: file, line and column are named
+├── BadStore             4   a graph on disk that is missing, broken, of another version or in use
+├── TooLarge             5   more memory or disk is needed than was allowed
+└── DownloadFailed       6   a file that could not be fetched, or is not the file that was meant
+
+Ctrl-C ends a command with 130, SIGTERM with 143.
+"""
+
+from __future__ import annotations
+
+
+class TimeloomError(Exception):
+    """The root of the tree. Its text says what was asked, what was found and what to do."""
+
+    exit_code = 1
+
+
+class BadConfig(TimeloomError):
+    """An option, or a combination of options, that cannot be meant."""
+
+    exit_code = 2
+
+
+class BadInput(TimeloomError):
+    """A source of data that cannot be read as asked."""
+
+    exit_code = 3
+
+
+class BadRow(BadInput):
+    """One row that cannot be read as asked."""
+
+
+class BadStore(TimeloomError):
+    """A graph on disk that is missing, broken, of another version or in use."""
+
+    exit_code = 4
+
+
+class TooLarge(TimeloomError):
+    """More memory or disk is needed than was allowed."""
+
+    exit_code = 5
+
+
+class DownloadFailed(TimeloomError):
+    """A file that could not be fetched, or is not the file that was meant."""
+
+    exit_code = 6

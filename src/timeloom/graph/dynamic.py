@@ -1,0 +1,198 @@
+"""The one way to read a graph: its snapshots, deltas, features and labels, each without reading the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timeloom.errors import BadConfig
+from timeloom.graph.delta import NO_KEYS, Delta, apply, compose_all, diff
+from timeloom.graph.features import Features, Labels, open_features, open_labels
+from timeloom.graph.keys import Float64s, Int64s, KeyLayout
+from timeloom.graph.names import NodeIds, open_ids
+from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.store import Store
+from timeloom.graph.times import Clock
+from timeloom.graph.writer import STATISTICS
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Consecutive snapshots that were written together."""
+
+    store: Store
+    name: str
+    first: int
+    count: int
+    weighted: bool
+
+    def array(self, name: str) -> NDArray[Any]:
+        return self.store.array(f"{self.name}.{name}")
+
+    def is_whole(self, t: int) -> bool:
+        return bool(self.array("whole")[t - self.first])
+
+    def bounds(self, t: int, kind: int) -> tuple[int, int]:
+        ends, row = self.array("ends"), t - self.first
+        return (int(ends[row - 1, kind]) if row else 0), int(ends[row, kind])
+
+    def keyframe(self, t: int) -> tuple[Int64s, Float64s | None]:
+        low, high = self.bounds(t, 0)
+        weights = self.array("keyframe.weights")[low:high] if self.weighted else None
+        return self.array("keyframe.keys")[low:high], weights
+
+    def delta(self, t: int, layout: KeyLayout) -> Delta:
+        low, high = self.bounds(t, 1)
+        keys = self.array("delta.keys")[low:high]
+        if self.weighted:
+            return Delta(layout, keys, self.array("delta.old")[low:high], self.array("delta.new")[low:high])
+        appears = self.array("delta.appears")[low:high].astype(np.float64)
+        return Delta(layout, keys, 1.0 - appears, appears)
+
+
+class DynamicGraph:
+    """A graph on disk. Opening reads a manifest; everything else is read, page by page, when it is asked for.
+
+    Note: `t` is an index; `starts[t]` is the time at which snapshot t begins, in ticks of `clock`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(path)
+        manifest = self.store.manifest
+        self.name: str = manifest["name"]
+        self.num_nodes: int = manifest["num_nodes"]
+        self.clock = Clock(manifest["clock"])
+        self.layout = KeyLayout(**manifest["layout"])
+        self.ids: NodeIds = open_ids(self.store, "nodes")
+        self.type_ids: NodeIds = open_ids(self.store, "types")
+        self._segments = [_Segment(self.store, **entry) for entry in manifest["segments"]]
+        self._num_snapshots: int = manifest["num_snapshots"]
+
+    def __len__(self) -> int:
+        return self._num_snapshots
+
+    def __repr__(self) -> str:
+        return f"<DynamicGraph {self.name!r}: {len(self)} snapshots, {self.num_nodes} nodes>"
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.store.path
+
+    @property
+    def starts(self) -> Int64s:
+        """The time at which each snapshot begins."""
+        return self._joined("starts")
+
+    @property
+    def end(self) -> int:
+        """The time at which the last snapshot ends."""
+        return int(self.store.manifest["end"])
+
+    @property
+    def statistics(self) -> dict[str, Int64s]:
+        """Numbers counted for every snapshot while it was written, by name (see `writer.STATISTICS`)."""
+        table = self._joined("statistics")
+        return {name: table[:, place] for place, name in enumerate(STATISTICS)}
+
+    @property
+    def first_seen(self) -> Int64s:
+        """The snapshot in which each node first has an edge (-1: in none)."""
+        return self.store.array("nodes.first_seen")
+
+    def _joined(self, name: str) -> Int64s:
+        parts = [segment.array(name) for segment in self._segments]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _checked(self, t: int) -> int:
+        if not -len(self) <= t < len(self):
+            raise BadConfig(f"snapshot {t} of {self.name!r} was asked for, but it has {len(self)} (0 to {len(self) - 1})")
+        return t % len(self)
+
+    def _segment_of(self, t: int) -> _Segment:
+        return next(segment for segment in reversed(self._segments) if segment.first <= t)
+
+    def _edges(self, t: int) -> tuple[Int64s, Float64s | None]:
+        """Return the keys and weights of snapshot t, from the keyframe before it and the deltas since."""
+        base = t
+        while base >= 0 and not self._segment_of(base).is_whole(base):
+            base -= 1
+        keys, weights = self._segment_of(base).keyframe(base) if base >= 0 else (NO_KEYS, None)
+        since = [(self._segment_of(s), s) for s in range(base + 1, t + 1)]
+        deltas = [delta for segment, s in since if len(delta := segment.delta(s, self.layout))]
+        if not deltas:
+            return keys, weights
+        if weights is None and any(segment.weighted for segment, _ in since):
+            weights = np.ones(len(keys))
+        return apply(keys, weights, compose_all(deltas, self.layout))
+
+    def _snapshot(self, t: int, keys: Int64s, weights: Float64s | None) -> Snapshot:
+        return Snapshot(t, self.num_nodes, self.layout, keys, weights, self._alive(t, keys))
+
+    def _alive(self, t: int, keys: Int64s) -> NDArray[np.bool_]:
+        if "nodes.present" in self.store:
+            present = self.store.array("nodes.present")
+            alive = np.zeros(self.num_nodes, np.bool_)
+            alive[present[(present[:, 1] <= t) & (t < present[:, 2]), 0]] = True
+            return alive
+        alive = np.zeros(self.num_nodes, np.bool_)
+        alive[self.layout.sources(keys)] = True
+        alive[self.layout.targets(keys)] = True
+        return alive
+
+    def snapshot(self, t: int) -> Snapshot:
+        """Return snapshot t (negative: from the end)."""
+        t = self._checked(t)
+        return self._snapshot(t, *self._edges(t))
+
+    def snapshots(self, first: int = 0, last: int | None = None) -> Iterator[Snapshot]:
+        """Yield snapshots ``first`` up to ``last`` (exclusive); each is made from the one before where that is cheaper."""
+        last = len(self) if last is None else last
+        keys, weights = NO_KEYS, None
+        for t in range(first, last):
+            segment = self._segment_of(self._checked(t))
+            if t == first or segment.is_whole(t):
+                keys, weights = self._edges(t)
+            elif len(delta := segment.delta(t, self.layout)):
+                weights = np.ones(len(keys)) if weights is None and segment.weighted else weights
+                keys, weights = apply(keys, weights, delta)
+            yield self._snapshot(t, keys, weights)
+
+    def delta(self, t: int) -> Delta:
+        """Return what changes snapshot t - 1 into snapshot t (for t = 0: everything appears)."""
+        t = self._checked(t)
+        segment = self._segment_of(t)
+        if not segment.is_whole(t):
+            return segment.delta(t, self.layout)
+        before = self._edges(t - 1) if t else (NO_KEYS, None)
+        return diff(*before, *self._edges(t), self.layout)
+
+    def segment_row(self, name: str, t: int) -> NDArray[Any]:
+        """Return snapshot t's row of an array that every segment has."""
+        segment = self._segment_of(self._checked(t))
+        return np.asarray(segment.array(name)[self._checked(t) - segment.first])
+
+    @property
+    def features(self) -> Features:
+        """The features of the nodes, by snapshot."""
+        return open_features(self)
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of the nodes, by snapshot."""
+        return open_labels(self)
+
+    def index_of(self, ids: Any) -> Int64s:
+        """Return the node of each original id; an unknown id is an error."""
+        return self.ids.index_of(ids)
+
+
+def open_graph(path: str | PathLike[str]) -> DynamicGraph:
+    """Open a graph for reading; this takes milliseconds whatever its size."""
+    return DynamicGraph(Path(path))

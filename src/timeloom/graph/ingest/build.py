@@ -1,0 +1,267 @@
+"""The later stages of an ingest: rows become keys, sorted keys become changes, changes become snapshots on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from timeloom.graph.ingest.gather import Gathered, Progress
+from timeloom.graph.ingest.history import (
+    NO_CONTRIBUTIONS,
+    Changes,
+    Contributions,
+    Follower,
+    HistoryCounts,
+    Policy,
+)
+from timeloom.graph.ingest.order import sort_rows
+from timeloom.graph.ingest.rows import Account
+from timeloom.graph.ingest.rules import Budget, Rules
+from timeloom.graph.ingest.runs import Runs
+from timeloom.graph.ingest.spill import Block, Columns, Spill
+from timeloom.graph.keys import Float64s, Int64s, KeyLayout
+from timeloom.graph.store import StoreWriter
+from timeloom.graph.writer import NodeTrack, SegmentWriter, plan_keyframes
+from timeloom.jit import kernel
+
+_ROW_BYTES = 90
+_CHANGE_BYTES = 110
+
+
+@kernel("void(int64[::1], int64[::1], int32[::1])")
+def _windows_of(times: Int64s, starts: Int64s, out: np.ndarray) -> None:
+    """Find each time's window: a guess as if windows were even, and a search where that fails."""
+    count = len(starts)
+    span = max(starts[count - 1] - starts[0], 1)
+    for i in range(len(times)):
+        time = times[i]
+        at = min(int((time - starts[0]) / span * (count - 1)), count - 1)
+        if starts[at] > time or (at + 1 < count and starts[at + 1] <= time):
+            low, high = 0, count
+            while low < high:
+                middle = (low + high) // 2
+                if starts[middle] <= time:
+                    low = middle + 1
+                else:
+                    high = middle
+            at = low - 1
+        out[i] = at
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a graph that is appended to looked like at its end."""
+
+    num_snapshots: int
+    keys: Int64s
+    weights: Float64s | None
+    num_active: int
+    tail: Contributions
+
+
+NOTHING_BEFORE = Before(0, np.empty(0, np.int64), None, 0, NO_CONTRIBUTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was written: the statistics of the new snapshots, and what still counts beyond the last one."""
+
+    statistics: Int64s
+    weighted: bool
+    kept: Contributions
+
+
+class Builder:
+    """Turns gathered rows into one segment of a store."""
+
+    def __init__(
+        self, store: StoreWriter, gathered: Gathered, rules: Rules, budget: Budget, account: Account, progress: Progress
+    ) -> None:
+        self._store, self._gathered, self._rules = store, gathered, rules
+        self._budget, self._account, self._progress = budget, account, progress
+
+    def build(
+        self, starts: Int64s, node_ranks: Int64s, type_ranks: Int64s, layout: KeyLayout, track: NodeTrack,
+        *, segment: int, before: Before,
+    ) -> Built:  # fmt: skip
+        """Write the snapshots that begin at ``starts``."""
+        first, end = before.num_snapshots, before.num_snapshots + len(starts)
+        runs, events = self._sorted_rows(starts, node_ranks, type_ranks, layout, first)
+        follower = Follower(
+            self._rules.policy, life=self._rules.follow_life, operations=self._rules.operations, first=first, end=end,
+            tail=before.tail,
+        )  # fmt: skip
+        buckets = _Buckets(self._store, events, self._rules.follow_life, len(before.tail.key), first, self._budget)
+        total = runs.num_rows
+        for rows in runs.merged(max(self._budget.share(0.12) // _CHANGE_BYTES, 1)):
+            buckets.add(follower.follow(rows))
+            self._progress("following edges", buckets.seen_rows(len(rows["key"])), total, total)
+        buckets.add(follower.end())
+        self._settle(follower.counts, total)
+        statistics, weighted = self._write(buckets, starts, layout, track, segment, before)
+        kept = Contributions(*(np.concatenate(parts) for parts in zip(NO_CONTRIBUTIONS, *follower.kept, strict=True)))
+        return Built(statistics, weighted, Contributions(**sort_rows(kept._asdict(), ["key", "t"])))
+
+    def _sorted_rows(
+        self, starts: Int64s, node_ranks: Int64s, type_ranks: Int64s, layout: KeyLayout, first: int
+    ) -> tuple[Runs, Int64s]:
+        """Return all rows on their way to being sorted, and how many fall into each window."""
+        gathered, rules = self._gathered, self._rules
+        in_order = rules.policy == Policy.last
+        by = ["key", "time" if in_order else "window"]
+        weighs = (gathered.has_weights and rules.policy != Policy.count) or rules.operations
+        if weighs and not gathered.whole_weights and rules.policy in (Policy.sum, Policy.mean):
+            # Sums of fractions depend on their order, and the order of the rows must not matter.
+            by.append("weight")
+        runs = Runs(
+            self._store.scratch, by, run_rows=self._budget.share(0.35) // _ROW_BYTES, held_bytes=self._budget.share(0.2)
+        )
+        events = np.zeros(len(starts), np.int64)
+        total, done = gathered.log.num_rows, 0
+        for rows in gathered.log.drain():
+            row_windows = np.zeros(len(rows["source"]), np.int32)
+            if "time" in rows:
+                _windows_of(rows["time"], starts, row_windows)
+            events += np.bincount(row_windows, minlength=len(starts))
+            sources, targets = node_ranks[rows["source"]], node_ranks[rows["target"]]
+            types = type_ranks[rows["type"]] if "type" in rows else None
+            out: Columns = {"key": layout.pack(sources, targets, types), "window": row_windows + np.int32(first)}
+            if in_order:
+                out["time"] = rows.get("time", np.zeros(len(row_windows), np.int64))
+            if weighs:
+                out["weight"] = rows.get("weight", np.ones(len(row_windows)))
+            if rules.operations:
+                out["weight"] = np.where(rows["operation"] > 0, out["weight"], 0.0)
+            runs.add(out)
+            if rules.both_directions:
+                runs.add(self._mirrored(out, sources, targets, types, layout, events, row_windows))
+            done += len(row_windows)
+            self._progress("sorting", done, total, done)
+        return runs, events
+
+    def _mirrored(
+        self, rows: Columns, sources: Int64s, targets: Int64s, types: Int64s | None, layout: KeyLayout,
+        events: Int64s, row_windows: np.ndarray,
+    ) -> Columns:  # fmt: skip
+        """Return the rows v -> u for all rows u -> v that are no self loops."""
+        other = np.flatnonzero(sources != targets)
+        self._account.mirrored += len(other)
+        events += np.bincount(row_windows[other], minlength=len(events))
+        mirrored = {name: column[other] for name, column in rows.items()}
+        mirrored["key"] = layout.pack(targets[other], sources[other], None if types is None else types[other])
+        return mirrored
+
+    def _settle(self, counts: HistoryCounts, num_rows: int) -> None:
+        """Enter into the account what became of the rows."""
+        account = self._account
+        account.kept += counts.moved if self._rules.operations else counts.groups
+        if self._rules.operations:
+            account.drop("operation without effect (the edge was there already, or gone already)", counts.idle)
+        else:
+            account.merged += num_rows - counts.groups
+        account.note("edges of a window whose weight came to 0 (no edge)", counts.zeros)
+        account.note("events that replaced another one of the same time, by the order of the rows", counts.ties)
+        account.note("edges whose operations within one window cancel", counts.vanished)
+
+    def _write(
+        self, buckets: _Buckets, starts: Int64s, layout: KeyLayout, track: NodeTrack, segment: int, before: Before
+    ) -> tuple[Int64s, bool]:
+        num_edges = len(before.keys) + np.cumsum(buckets.net_edges)
+        weighted = buckets.weighted or before.weights is not None
+        whole = plan_keyframes(
+            buckets.num_changes, num_edges, weighted=weighted, fresh=before.num_snapshots == 0
+        )
+        writer = SegmentWriter(
+            self._store, segment, layout, track, whole, weighted=weighted, first=before.num_snapshots,
+            limit_bytes=self._budget.share(0.3),
+        )  # fmt: skip
+        if before.num_snapshots:
+            weights = np.ones(len(before.keys)) if before.weights is None else before.weights
+            writer.go_on_from(before.keys, weights, before.num_active)
+        for t, blocks in enumerate(buckets.snapshots()):
+            writer.add(blocks)
+            self._progress("writing", t + 1, len(starts), int(num_edges[t]))
+        return writer.finish(starts), weighted
+
+
+class _Buckets:
+    """Changes on their way from the order of edges to the order of snapshots."""
+
+    def __init__(
+        self, store: StoreWriter, events: Int64s, life: int, num_before: int, first: int, budget: Budget
+    ) -> None:
+        ends = np.zeros_like(events)
+        if 0 < life < len(events):
+            ends[life:] = events[:-life]
+        # At most so many changes can fall on each snapshot; snapshots share a bucket while these fit in memory.
+        most = events + ends
+        most[: max(life, 1)] += num_before
+        room = max(budget.share(0.2) // _CHANGE_BYTES, 1)
+        self._bucket_of = _groups_of(most, room)
+        self._first, self._rows_seen = first, 0
+        count = int(self._bucket_of[-1]) + 1
+        self._buckets = [Spill(store.scratch, "changes", budget.share(0.2) // count) for _ in range(count)]
+        self.num_changes, self.net_edges = np.zeros(len(events), np.int64), np.zeros(len(events), np.int64)
+        self.weighted = False
+
+    def seen_rows(self, more: int) -> int:
+        """Count rows for the progress bar."""
+        self._rows_seen += more
+        return self._rows_seen
+
+    def add(self, changes: Changes) -> None:
+        """Take changes sorted by edge."""
+        if not len(changes.key):
+            return
+        t = changes.t - np.int32(self._first)
+        size = len(self.num_changes)
+        appears, goes = changes.old == 0.0, changes.new == 0.0
+        self.num_changes += np.bincount(t, minlength=size)
+        self.net_edges += np.bincount(t[appears], minlength=size) - np.bincount(t[goes], minlength=size)
+        self.weighted = self.weighted or not bool(
+            np.all((appears | (changes.old == 1.0)) & (goes | (changes.new == 1.0)))
+        )
+        rows: Columns = {"t": t, "key": changes.key, "old": changes.old, "new": changes.new}
+        if len(self._buckets) == 1:
+            self._buckets[0].add(rows)
+            return
+        bucket = self._bucket_of[t]
+        order = np.argsort(bucket, kind="stable")
+        bounds = np.searchsorted(bucket[order], np.arange(len(self._buckets) + 1))
+        for number in np.flatnonzero(np.diff(bounds)):
+            chosen = order[bounds[number] : bounds[number + 1]]
+            self._buckets[number].add({name: column[chosen] for name, column in rows.items()})
+
+    def snapshots(self) -> Iterator[list[Block]]:
+        """Yield the changes of every snapshot in turn, as blocks sorted by edge."""
+        for number, bucket in enumerate(self._buckets):
+            members = np.flatnonzero(self._bucket_of == number)
+            if len(members) == 1:
+                # One snapshot: its blocks are in order already, however large it is.
+                yield bucket.blocks
+                bucket.close()
+                continue
+            parts = list(bucket.drain())
+            rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+            del parts
+            rows = sort_rows(rows, ["t"]) if rows else rows
+            bounds = np.searchsorted(rows["t"], np.arange(members[0], members[-1] + 2)) if rows else None
+            for place in range(len(members)):
+                if bounds is None or bounds[place] == bounds[place + 1]:
+                    yield []
+                else:
+                    cut = slice(bounds[place], bounds[place + 1])
+                    yield [Block({name: column[cut] for name, column in rows.items()})]
+
+
+def _groups_of(sizes: Int64s, room: int) -> Int64s:
+    """Return a group number for each size, so that consecutive sizes share a group while they fit its room."""
+    groups, number, used = np.zeros(len(sizes), np.int64), 0, 0
+    for place, size in enumerate(sizes.tolist()):
+        if used and used + size > room:
+            number, used = number + 1, 0
+        used += size
+        groups[place] = number
+    return groups

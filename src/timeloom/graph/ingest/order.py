@@ -1,0 +1,77 @@
+"""Stable sorting of rows by 64-bit columns: radix passes over only those bits that differ.
+
+Shape letters: R rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timeloom.graph.ingest.spill import Columns
+from timeloom.graph.keys import Int64s
+from timeloom.jit import kernel
+
+_DIGIT_BITS = 11
+Order = NDArray[np.uint32]
+
+
+@kernel("void(int64[::1], uint32[::1], int64[::1], uint32[::1], int64, int64)")
+def _radix_pass(keys: Int64s, order: Order, keys_out: Int64s, order_out: Order, shift: int, low: int) -> None:
+    mask = (1 << 11) - 1
+    starts = np.zeros(mask + 2, np.int64)
+    for i in range(len(keys)):
+        starts[(((keys[i] ^ low) >> shift) & mask) + 1] += 1
+    for digit in range(mask):
+        starts[digit + 1] += starts[digit]
+    for i in range(len(keys)):
+        digit = ((keys[i] ^ low) >> shift) & mask
+        at = starts[digit]
+        keys_out[at] = keys[i]
+        order_out[at] = order[i]
+        starts[digit] = at + 1
+
+
+@kernel("Tuple((boolean, int64))(int64[::1])")
+def _survey(keys: Int64s) -> tuple[bool, int]:
+    """Return whether the keys ascend, and the bits in which they differ."""
+    ascending, differing = True, 0
+    for i in range(1, len(keys)):
+        differing |= keys[i] ^ keys[0]
+        if keys[i] < keys[i - 1]:
+            ascending = False
+    return ascending, differing
+
+
+def sorting_order(columns: list[Int64s]) -> Order | None:
+    """Return the stable order that sorts rows by these columns, the first one counting most; None if sorted already."""
+    order: Order | None = None
+    for column in reversed(columns):
+        keys = np.ascontiguousarray(column if order is None else column[order], dtype=np.int64)
+        ascending, differing = _survey(keys)
+        if ascending:
+            continue
+        order = np.arange(len(keys), dtype=np.uint32) if order is None else order
+        spare_keys, spare_order = np.empty_like(keys), np.empty_like(order)
+        # A flipped top bit makes negative numbers sort before positive ones.
+        flip = np.iinfo(np.int64).min if differing < 0 else 0
+        bits = differing & 0xFFFF_FFFF_FFFF_FFFF
+        while bits:
+            shift = (bits & -bits).bit_length() - 1
+            _radix_pass(keys, order, spare_keys, spare_order, shift, flip)
+            keys, spare_keys, order, spare_order = spare_keys, keys, spare_order, order
+            bits &= ~(((1 << _DIGIT_BITS) - 1) << shift)
+    return order
+
+
+def as_sortable(values: NDArray[np.float64]) -> Int64s:
+    """Return 64-bit numbers that sort as the given (finite) floats do."""
+    bits = np.ascontiguousarray(values + 0.0).view(np.int64)
+    return np.where(bits < 0, np.iinfo(np.int64).min - bits, bits)
+
+
+def sort_rows(rows: Columns, by: list[str]) -> Columns:
+    """Return the rows sorted by the named columns, the first counting most; equal rows keep their order."""
+    columns = [as_sortable(rows[name]) if rows[name].dtype == np.float64 else rows[name] for name in by]
+    order = sorting_order(columns)
+    return rows if order is None else {name: column[order] for name, column in rows.items()}

@@ -1,0 +1,210 @@
+"""An ingest from end to end: a source of events and rules in, a graph on disk and an exact account out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from timeloom.errors import BadInput
+from timeloom.graph.ingest.attributes import Attributes
+from timeloom.graph.ingest.build import NOTHING_BEFORE, Builder, Built
+from timeloom.graph.ingest.cut import cut_first
+from timeloom.graph.ingest.gather import Bounds, Gatherer, Progress, silent
+from timeloom.graph.ingest.history import Contributions, keeps_tail
+from timeloom.graph.ingest.ids import Ids
+from timeloom.graph.ingest.rows import Account, BadRows, Source
+from timeloom.graph.ingest.rules import Budget, Rules, default_budget
+from timeloom.graph.keys import Int64s, KeyLayout, layout_for
+from timeloom.graph.names import IdList, put_ids
+from timeloom.graph.store import StoreWriter
+from timeloom.graph.times import Clock
+from timeloom.graph.writer import NodeTrack, new_track
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything an ingest is to do, beside its source."""
+
+    rules: Rules
+    attributes: Attributes = field(default_factory=Attributes)
+    bounds: Bounds = field(default_factory=Bounds)
+    origin: str | None = None
+    drop_bad_rows: bool = False
+    name: str = ""
+    budget: Budget = field(default_factory=default_budget)
+    overwrite: bool = False
+    moments: tuple[int, ...] = ()
+    """Times that are a snapshot even where no row has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an ingest did: the account of the rows, and the graph that came of them."""
+
+    account: Account
+    bad_examples: tuple[str, ...]
+    num_nodes: int
+    num_snapshots: int
+    num_edges: int
+    empty: int
+    clock: Clock
+    first: int
+    last: int
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as plain data."""
+        return {
+            **self.account.as_json(), "bad_examples": list(self.bad_examples), "num_nodes": self.num_nodes,
+            "num_snapshots": self.num_snapshots, "num_edges": self.num_edges, "empty_snapshots": self.empty,
+            "clock": self.clock.unit, "first": self.clock.show(self.first), "last": self.clock.show(self.last),
+            "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+
+
+def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Report:
+    """Make a graph of a source. Whatever goes wrong, ``out`` is then as it was before."""
+    began = time.monotonic()
+    account, rules = Account(), job.rules
+    bad = BadRows(account, drop=job.drop_bad_rows)
+    with StoreWriter(out, overwrite=job.overwrite) as store:
+        limit = job.budget.share(0.25)
+        nodes, types = Ids("node", limit), Ids("edge type", limit)
+        gathered = Gatherer(source, rules, job.bounds, job.budget, store.scratch, nodes, types, None).gather(
+            account, bad, progress
+        )
+        gathered.moments.update(job.moments)
+        rows_of = add_node_rows(nodes, job.attributes)
+        untimed = max(job.attributes.num_snapshots, 1)
+        starts, end = cut_first(rules.windows, gathered, origin=job.origin, num_untimed=untimed)
+        ids, ranks = nodes.ranked()
+        type_names, type_ranks = types.ranked()
+        layout = layout_for(len(ids), len(type_names))
+        track = new_track(len(ids))
+        builder = Builder(store, gathered, rules, job.budget, account, progress)
+        built = builder.build(starts, ranks, type_ranks, layout, track, segment=0, before=NOTHING_BEFORE)
+        assert account.balances, account
+        manifest = put_attributes(store, job.attributes, ranks, rows_of, len(starts))
+        put_ids(store, "nodes", ids)
+        put_ids(store, "types", type_names)
+        put_ends(store, rules, built, track)
+        report = make_report(account, bad, built, gathered.clock, starts, len(ids), time.monotonic() - began)
+        manifest |= describe(job.name or out.name, len(ids), gathered.clock, layout, rules, end)
+        manifest |= {"num_snapshots": len(starts), "reports": [report.as_json()]}
+        manifest["segments"] = [{"name": "s0", "first": 0, "count": len(starts), "weighted": built.weighted}]
+        store.commit(manifest)
+    return report
+
+
+def describe(name: str, num_nodes: int, clock: Clock, layout: KeyLayout, rules: Rules, end: int) -> dict[str, Any]:
+    """Return the part of the manifest that says what the graph is."""
+    bits = {"node_bits": layout.node_bits, "type_bits": layout.type_bits}
+    return {
+        "name": name, "num_nodes": num_nodes, "clock": clock.unit, "layout": bits, "rules": rules.as_json(), "end": end
+    }  # fmt: skip
+
+
+def make_report(
+    account: Account, bad: BadRows, built: Built, clock: Clock, starts: Int64s, num_nodes: int, seconds: float
+) -> Report:
+    """Return what an ingest or an append did."""
+    edges = built.statistics[:, 0]
+    return Report(
+        account, tuple(str(place) for place in bad.examples), num_nodes, len(starts), int(edges.sum()),
+        int(np.count_nonzero(edges == 0)), clock, int(starts[0]), int(starts[-1]), seconds,
+    )  # fmt: skip
+
+
+def put_ends(store: StoreWriter, rules: Rules, built: Built, track: NodeTrack) -> None:
+    """Write what going on from the last snapshot needs."""
+    store.put("nodes.first_seen", track.first_seen)
+    store.put("nodes.degrees", np.stack([track.into, track.out_of], axis=1))
+    if keeps_tail(rules.policy, rules.follow_life, rules.operations):
+        put_tail(store, built.kept)
+
+
+def put_tail(store: StoreWriter, tail: Contributions) -> None:
+    """Write the contributions that count beyond the last snapshot."""
+    for name, column in tail._asdict().items():
+        store.put(f"tail.{name}", column)
+
+
+def add_node_rows(nodes: Ids, attributes: Attributes) -> Int64s | None:
+    """Give every node that attributes speak of a code, and return the code of each row (None: there are no rows)."""
+    if attributes.ids is not None:
+        known = attributes.ids if isinstance(attributes.ids, np.ndarray) else pa.array(attributes.ids, pa.string())
+        return nodes.encode(known).astype(np.int64)
+    values = attributes.features if attributes.features is not None else attributes.labels
+    if values is None and attributes.present is None:
+        return None
+    if values is None:
+        size = 1 + max((int(rows.max(initial=-1)) for rows in attributes.present or []), default=-1)
+    else:
+        size = values.shape[-2] if values is attributes.features else values.shape[-1]
+    return nodes.encode(np.arange(size, dtype=np.int64)).astype(np.int64)
+
+
+def put_attributes(
+    store: StoreWriter, attributes: Attributes, ranks: Int64s, rows_of: Int64s | None, num_snapshots: int
+) -> dict[str, Any]:
+    """Write features, labels and presence by node; return what the manifest says of them."""
+    said = attributes.num_snapshots
+    if said and said != num_snapshots:
+        raise BadInput(f"features or labels are given for {said} snapshots, but the edges make {num_snapshots}")
+    place = np.empty(0, np.int64) if rows_of is None else ranks[rows_of]
+    features: dict[str, Any] = attributes.spec or {"kind": "none"}
+    if attributes.features is not None:
+        features = {"kind": "stored"}
+        _put_values(store, "features", attributes.features.astype(np.float32), place, len(ranks), 0.0)
+    elif attributes.feature_classes is not None:
+        classes, names = attributes.feature_classes
+        features = {"kind": "one_hot", "classes": names}
+        _put_values(store, "features", classes, place, len(ranks), -1, name="features.classes")
+    labels: dict[str, Any] = {"kind": "none"}
+    if attributes.labels is not None:
+        is_class = attributes.labels.dtype.kind == "i"
+        labels = {"kind": "class", "classes": list(attributes.classes)} if is_class else {"kind": "value"}
+        _put_values(store, "labels", attributes.labels, place, len(ranks), -1 if is_class else np.nan)
+    if attributes.present is not None:
+        store.put("nodes.present", _stays(attributes.present, place, len(ranks)))
+    return {"features": features, "labels": labels}
+
+
+def _put_values(
+    store: StoreWriter, family: str, values: np.ndarray, place: Int64s, num_nodes: int, unknown: float, name: str = ""
+) -> None:
+    """Write values by node: once, or a block for each snapshot."""
+    by_snapshot = values.ndim == (3 if family == "features" else 2)
+    node_axis = 1 if by_snapshot else 0
+    if values.shape[node_axis] != len(place):
+        raise BadInput(f"{family} have {values.shape[node_axis]} rows, but {len(place)} nodes are listed")
+    if by_snapshot:
+        writer = store.open(f"s0.{family}", values.dtype.str, (num_nodes, *values.shape[2:]))
+        for row in values:
+            out = np.full((1, num_nodes, *values.shape[2:]), unknown, values.dtype)
+            out[0, place] = row
+            writer.write(out)
+        return
+    out = np.full((num_nodes, *values.shape[1:]), unknown, values.dtype)
+    out[place] = values
+    store.put(name or f"{family}.fixed", out)
+
+
+def _stays(present: list[np.ndarray], place: Int64s, num_nodes: int) -> Int64s:
+    """Return rows (node, first snapshot, snapshot after the last) for every stay of a node in the graph."""
+    here, since = np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.int64)
+    stays: list[np.ndarray] = []
+    for t, rows in enumerate([*present, np.empty(0, np.int64)]):
+        now = np.zeros(num_nodes, np.bool_)
+        now[place[rows]] = True
+        gone = np.flatnonzero(here & ~now)
+        stays.append(np.stack([gone, since[gone], np.full(len(gone), t)], axis=1))
+        since[now & ~here] = t
+        here = now
+    return np.concatenate(stays)
+

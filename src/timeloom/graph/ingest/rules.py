@@ -1,0 +1,93 @@
+"""What an ingest makes of its events. These rules are kept in the graph, so that appending goes on by the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import psutil
+
+from timeloom.errors import BadConfig
+from timeloom.graph.ingest.history import Policy
+
+_OVERHEAD_BYTES = 330 << 20
+_LEAST_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """How time is cut into snapshots.
+
+    `every` so much time (`7d`, `1mo`), a number of `snapshots` of equal length, so many `events` each (a window closes
+    where the time changes), the times as `given` (each distinct time is a snapshot), or one `single` snapshot.
+    """
+
+    kind: str
+    amount: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind in ("snapshots", "events") and not (self.amount.isdigit() and int(self.amount) > 0):
+            raise BadConfig(f"--{self.kind} {self.amount} is not a positive whole number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What an ingest makes of its events."""
+
+    windows: Windows
+    life: int = 1
+    """For how many windows an event counts; 0: for ever (a growing graph)."""
+    duplicates: str = "sum"
+    """What becomes of several events of one edge that count together: sum | count | last | mean | max."""
+    both_directions: bool = False
+    """Whether each row u, v also means v -> u."""
+    keep_self_loops: bool = False
+    operations: bool = False
+    """Whether rows say that an edge appears or disappears; the other rules on events then do not apply."""
+
+    def __post_init__(self) -> None:
+        if self.life < 0:
+            raise BadConfig(f"--life {self.life} is negative: give a number of windows, or 'forever'")
+        if self.duplicates not in Policy.__members__:
+            raise BadConfig(f"--duplicates {self.duplicates} is unknown: use {', '.join(Policy.__members__)}")
+
+    @property
+    def policy(self) -> Policy:
+        """The policy on events that count together."""
+        return Policy.last if self.operations else Policy[self.duplicates]
+
+    @property
+    def follow_life(self) -> int:
+        """The life that edges are followed with: what an operation did lasts."""
+        return 0 if self.operations else self.life
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rules as plain data."""
+        return asdict(self)
+
+
+def rules_from_json(data: dict[str, Any]) -> Rules:
+    """Return the rules that `as_json` wrote."""
+    return Rules(**{**data, "windows": Windows(**data["windows"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How the memory an ingest may take is shared out among its stages."""
+
+    total_bytes: int
+    work_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.total_bytes < _LEAST_BYTES:
+            raise BadConfig(f"--memory {self.total_bytes >> 20} MiB is too little: an ingest needs {_LEAST_BYTES >> 20} MiB")
+        object.__setattr__(self, "work_bytes", self.total_bytes - _OVERHEAD_BYTES)
+
+    def share(self, part: float) -> int:
+        """Return this part of the memory there is to work with, in bytes."""
+        return int(self.work_bytes * part)
+
+
+def default_budget() -> Budget:
+    """Return the budget where none was asked for: half of what is free now."""
+    return Budget(max(psutil.virtual_memory().available // 2, _LEAST_BYTES))

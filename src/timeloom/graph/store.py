@@ -1,0 +1,336 @@
+"""What a graph looks like on disk. The only file that knows file names.
+
+A graph is a folder of flat `.npy` arrays and one `manifest.json` that names them, with sizes and checksums. Files are
+written once under names never used before; the manifest is replaced last, by one rename. So whatever moment a writer
+is killed at, the folder holds the old graph or the new one; files that no manifest names are swept by the next writer.
+"""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from timeloom.errors import BadConfig, BadStore, TooLarge
+
+FORMAT = "timeloom graph"
+VERSION = 1
+MANIFEST = "manifest.json"
+_LOCK = ".lock"
+_MAGIC = b"\x93NUMPY\x01\x00"
+_HEADER_BYTES = 128
+_FILE_NAME = re.compile(r"\d{6}-[a-z0-9_.]+\.npy")
+_DTYPES = {"<i8", "<i4", "<f8", "<f4", "|u1", "|i1"}
+_HASH_BLOCK = 1 << 22
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """What the manifest says about one array: its file, type, shape and the checksum of its data."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    checksum: str
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the data, without the header."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return a `.npy` header that always takes the same room, so that it can be written again at the end."""
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    room = _HEADER_BYTES - len(_MAGIC) - 2
+    return _MAGIC + room.to_bytes(2, "little") + text.ljust(room - 1).encode() + b"\n"
+
+
+class ArrayWriter:
+    """One array on its way to disk, block by block; `close` says what the manifest must hold."""
+
+    def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
+        self._path, self._dtype, self._row_shape = path, dtype, row_shape
+        self._row_bytes = int(np.prod(row_shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._hash = xxhash.xxh3_128()
+        self.num_rows = 0
+        self._file = path.open("xb", buffering=0)
+        self._write(_header(dtype, (0, *row_shape)))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+
+    def write(self, rows: Array) -> None:
+        """Append rows."""
+        block = np.ascontiguousarray(rows, dtype=self._dtype)
+        if block.size:
+            data = block.reshape(-1).view(np.uint8).data
+            self._hash.update(data)
+            self._write(data)
+        self.num_rows += len(block)
+
+    def close(self) -> ArrayInfo:
+        """Finish the file, force it to disk and return what the manifest must say of it."""
+        shape = (self.num_rows, *self._row_shape)
+        self._file.seek(0)
+        self._write(_header(self._dtype, shape))
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return ArrayInfo(self._path.name, self._dtype, shape, self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        """Stop without finishing."""
+        self._file.close()
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    body = {key: value for key, value in manifest.items() if key != "checksum"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
+
+
+class Store:
+    """A graph's folder opened for reading: the manifest, and arrays mapped when first asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = _read_manifest(path)
+        self._infos: dict[str, ArrayInfo] = {}
+        for name, entry in self.manifest["arrays"].items():
+            self._infos[name] = _checked_info(path, name, entry)
+        self._mapped: dict[str, Array] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._infos
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all arrays."""
+        return list(self._infos)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all arrays."""
+        return sum(info.num_bytes for info in self._infos.values())
+
+    def array(self, name: str) -> Array:
+        """Return an array; its pages are read when touched and shared between processes."""
+        if name not in self._mapped:
+            if name not in self._infos:
+                raise BadStore(f"{self.path} has no array {name!r}: the manifest is incomplete; restore it from a copy")
+            self._mapped[name] = _map(self.path, name, self._infos[name])
+        return self._mapped[name]
+
+    def verify(self) -> Iterator[str]:
+        """Read every byte; yield one sentence for each array that is not what was written."""
+        for name, info in self._infos.items():
+            try:
+                _map(self.path, name, info)
+                if _checksum(self.path / info.file) != info.checksum:
+                    yield f"{info.file} ({name}) was altered: its checksum differs from the manifest's"
+            except BadStore as error:
+                yield str(error)
+
+    def leftovers(self) -> list[str]:
+        """Return the files that no manifest names, left by writers that were killed."""
+        named = {info.file for info in self._infos.values()} | {MANIFEST, _LOCK}
+        return sorted(entry.name for entry in os.scandir(self.path) if entry.name not in named)
+
+
+def _checksum(path: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with path.open("rb") as file:
+        file.seek(_HEADER_BYTES)
+        while block := file.read(_HASH_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise BadStore(f"{path} {found}, not a graph: make one with 'timeloom ingest SOURCE --out {path}'")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadStore(
+            f"{path} has no {MANIFEST}, so it is not a graph, or one whose ingest never ended: remove it and ingest again"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise BadStore(f"{path / MANIFEST} cannot be read ({error}): restore it from a copy") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BadStore(f"{path / MANIFEST} is not a timeloom manifest: is this the right folder?")
+    if manifest.get("version") != VERSION:
+        raise BadStore(
+            f"{path} has format version {manifest.get('version')!r}, but this timeloom reads version {VERSION}: "
+            f"ingest it again, or use the timeloom that wrote it ({manifest.get('writer', 'unknown')})"
+        )
+    if manifest.get("checksum") != _digest(manifest):
+        raise BadStore(f"{path / MANIFEST} was altered: its checksum does not fit; restore it from a copy")
+    return manifest
+
+
+def _checked_info(path: Path, name: str, entry: dict[str, Any]) -> ArrayInfo:
+    file, dtype, shape, checksum = (entry.get(key) for key in ("file", "dtype", "shape", "checksum"))
+    if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+        raise BadStore(f"{path / MANIFEST} names {file!r} for array {name!r}, which is no file of a graph: refused")
+    if dtype not in _DTYPES or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise BadStore(f"{path / MANIFEST} gives array {name!r} type {dtype!r} and shape {shape!r}: refused")
+    return ArrayInfo(file, dtype, tuple(shape), str(checksum))
+
+
+def _map(folder: Path, name: str, info: ArrayInfo) -> Array:
+    """Return the array of one file, after checking that the file is as long as the manifest says."""
+    path = folder / info.file
+    try:
+        if path.is_symlink():
+            raise BadStore(f"{path} ({name}) is a link to {os.readlink(path)}: refused, a graph's files lie inside it")
+        found = path.stat().st_size
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise BadStore(f"{path} ({name}) cannot be read ({error.strerror}): restore it from a copy") from None
+    expected = _HEADER_BYTES + info.num_bytes
+    if found != expected:
+        raise BadStore(f"{path} ({name}) holds {found} bytes, not {expected}: it was truncated or altered")
+    if _described(header) != (info.dtype, info.shape):
+        raise BadStore(f"{path} ({name}) describes itself as {_described(header)}, the manifest as {info}: refused")
+    if info.num_bytes == 0:
+        return np.empty(info.shape, info.dtype)
+    return np.memmap(path, info.dtype, mode="c", offset=_HEADER_BYTES, shape=info.shape).view(np.ndarray)
+
+
+def _described(header: bytes) -> tuple[str, tuple[int, ...]] | None:
+    """Return the type and shape that a `.npy` header states, or None where it is not one of ours."""
+    try:
+        fields = ast.literal_eval(header[len(_MAGIC) + 2 :].decode("ascii").strip())
+        good = header.startswith(_MAGIC) and fields["fortran_order"] is False
+        return (fields["descr"], fields["shape"]) if good else None
+    except (ValueError, SyntaxError, KeyError, TypeError, UnicodeDecodeError):
+        return None
+
+
+class StoreWriter:
+    """A graph's folder opened for writing, by one process at a time.
+
+    `commit` makes everything written since visible at once; leaving the block without it removes what was written.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool = False, update: bool = False) -> None:
+        self.path, self._update = path, update
+        self.scratch_files: list[Path] = []
+        self._writers: dict[str, ArrayWriter] = {}
+        self._written: dict[str, ArrayInfo] = {}
+        self._committed = False
+        self._made_folder = not path.exists()
+        if not update and not self._made_folder and not overwrite and (not path.is_dir() or any(path.iterdir())):
+            raise BadConfig(f"{path} exists already: give another --out, or --overwrite to replace it")
+        if overwrite and not self._made_folder and not (path / MANIFEST).exists() and any(path.iterdir()):
+            raise BadConfig(f"{path} exists and is no graph: it will not be replaced; give another --out")
+        self._lock = self._take_lock()
+        self.before = _read_manifest(path) if update else None
+        self._generation = self._next_generation()
+
+    def _take_lock(self) -> int:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise BadConfig(f"{self.path} cannot be written ({error.strerror}): give another --out") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise BadStore(f"{self.path} is being written by another process: wait for it to end") from None
+        return lock
+
+    def _next_generation(self) -> int:
+        numbers = [int(entry.name[:6]) for entry in os.scandir(self.path) if _FILE_NAME.fullmatch(entry.name)]
+        return max(numbers, default=0) + 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.abandon()
+        for path in self.scratch_files:
+            path.unlink(missing_ok=True)
+        if not self._committed:
+            for entry in list(os.scandir(self.path)):
+                if entry.name.startswith(f"{self._generation:06d}-"):
+                    os.unlink(entry.path)
+            if self._made_folder:
+                (self.path / _LOCK).unlink(missing_ok=True)
+                self.path.rmdir()
+        os.close(self._lock)
+        if isinstance(error, OSError) and error.errno in (28, 122, 27):
+            raise TooLarge(f"{self.path}: {error.strerror} while writing; free some disk space or give another --out")
+
+    def scratch(self, name: str) -> Path:
+        """Return a path inside the folder for a temporary file, removed when the writer ends."""
+        path = self.path / f"{self._generation:06d}-scratch.{name}.{len(self.scratch_files)}"
+        self.scratch_files.append(path)
+        return path
+
+    def open(self, name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
+        """Start an array that is written block by block; it is finished by `commit`."""
+        writer = ArrayWriter(self.path / f"{self._generation:06d}-{name}.npy", dtype, row_shape)
+        self._writers[name] = writer
+        return writer
+
+    def put(self, name: str, array: Array) -> None:
+        """Write a whole array."""
+        assert array.dtype.str in _DTYPES, array.dtype
+        self.open(name, array.dtype.str, array.shape[1:]).write(array)
+
+    def commit(self, manifest: dict[str, Any], *, keep: tuple[str, ...] = ()) -> None:
+        """Replace the manifest by this one, which names the arrays written now and those of ``keep`` from before."""
+        written = {name: writer.close() for name, writer in self._writers.items()}
+        self._writers = {}
+        arrays = {name: entry for name, entry in (self.before or {"arrays": {}})["arrays"].items() if name in keep}
+        for name, info in written.items():
+            shape = list(info.shape)
+            arrays[name] = {"file": info.file, "dtype": info.dtype, "shape": shape, "checksum": info.checksum}
+        body = {"format": FORMAT, "version": VERSION, **manifest, "arrays": arrays}
+        body["checksum"] = _digest(body)
+        aside = self.path / f"{self._generation:06d}-{MANIFEST}"
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(body, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(self.path)
+        os.replace(aside, self.path / MANIFEST)
+        _sync_folder(self.path)
+        self._committed = True
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove the files of graphs that were replaced and of writers that were killed."""
+        for name in Store(self.path).leftovers():
+            if re.match(r"\d{6}-", name):
+                (self.path / name).unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,84 @@
+"""How index loops are compiled: one signature each, on first use, cached per kind of machine.
+
+Numba's own cache is unsafe where one function has several signatures and several processes compile at once, or where
+machines with different processors share a home directory. A kernel here has exactly one signature, so two processes
+that race write the same bytes, and the folder is named after the processor and the versions that made the code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import llvmlite.binding
+import numba
+
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
+_compiling = threading.RLock()
+
+
+def cache_home() -> Path:
+    """Return the user's cache folder for timeloom (`TIMELOOM_CACHE` overrides it)."""
+    if chosen := os.environ.get("TIMELOOM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timeloom"
+
+
+def _code_folder() -> str | None:
+    """Return a writable folder for compiled code of this kind of machine, or None where there is none."""
+    python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    name = f"{llvmlite.binding.get_host_cpu_name()}-{python}-numba{numba.__version__}"
+    folder = cache_home() / "kernels" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return str(folder)
+    except OSError as error:
+        logger.debug("compiled kernels are not kept: %s", error)
+        return None
+
+
+class Kernel(Generic[P, R]):
+    """A compiled loop: it releases the GIL, checks no bounds and is compiled when first called."""
+
+    __slots__ = ("_function", "_run", "_signature")
+
+    def __init__(self, function: Callable[P, R], signature: str) -> None:
+        self._function = function
+        self._signature = signature
+        self._run: Callable[P, R] | None = None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return (self._run or self._compile())(*args, **kwargs)
+
+    def _compile(self) -> Callable[P, R]:
+        with _compiling:
+            if self._run is None:
+                folder = _code_folder()
+                before = numba.config.CACHE_DIR
+                numba.config.CACHE_DIR = folder or before
+                try:
+                    build = numba.njit([self._signature], nogil=True, error_model="numpy", cache=folder is not None)
+                    self._run = build(self._function)
+                finally:
+                    numba.config.CACHE_DIR = before
+        return self._run
+
+
+def kernel(signature: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:
+    """Make a compiled loop with one numba signature, such as ``"int64(int64[::1], float64[::1])"``."""
+    return lambda function: Kernel(function, signature)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function that kernels of the same file may call; it is compiled into each of them."""
+    built: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    return built  # type: ignore[no-any-return]

@@ -1,0 +1,18 @@
+"""What every test may count on: repeatable examples, and the shared data sets where this machine has them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("timeloom", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile("timeloom")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets beside the repository; a test that asks for it is skipped without it."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no data sets in {folder}")
+    return folder
