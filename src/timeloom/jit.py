@@ -8,28 +8,20 @@ that race write the same bytes, and the folder is named after the processor and 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, TypeVar
 
 import llvmlite.binding
 import numba
 
+from timeloom.cache import cache_home
+
 logger = logging.getLogger(__name__)
-P = ParamSpec("P")
 R = TypeVar("R")
 _compiling = threading.RLock()
-
-
-def cache_home() -> Path:
-    """Return the user's cache folder for timeloom (`TIMELOOM_CACHE` overrides it)."""
-    if chosen := os.environ.get("TIMELOOM_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timeloom"
 
 
 def _code_folder() -> str | None:
@@ -46,20 +38,20 @@ def _code_folder() -> str | None:
         return None
 
 
-class Kernel(Generic[P, R]):
+class Kernel(Generic[R]):
     """A compiled loop: it releases the GIL, checks no bounds and is compiled when first called."""
 
     __slots__ = ("_function", "_run", "_signature")
 
-    def __init__(self, function: Callable[P, R], signature: str) -> None:
+    def __init__(self, function: Callable[..., R], signature: str) -> None:
         self._function = function
         self._signature = signature
-        self._run: Callable[P, R] | None = None
+        self._run: Callable[..., R] | None = None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return (self._run or self._compile())(*args, **kwargs)
+    def __call__(self, *args: Any) -> R:
+        return (self._run or self._compile())(*args)
 
-    def _compile(self) -> Callable[P, R]:
+    def _compile(self) -> Callable[..., R]:
         with _compiling:
             if self._run is None:
                 folder = _code_folder()
@@ -73,12 +65,12 @@ class Kernel(Generic[P, R]):
         return self._run
 
 
-def kernel(signature: str) -> Callable[[Callable[P, R]], Kernel[P, R]]:
+def kernel(signature: str) -> Callable[[Callable[..., R]], Kernel[R]]:
     """Make a compiled loop with one numba signature, such as ``"int64(int64[::1], float64[::1])"``."""
     return lambda function: Kernel(function, signature)
 
 
-def inlined(function: Callable[P, R]) -> Callable[P, R]:
+def inlined(function: Callable[..., R]) -> Callable[..., R]:
     """Make a function that kernels of the same file may call; it is compiled into each of them."""
     built: Any = numba.njit(nogil=True, error_model="numpy")(function)
     return built  # type: ignore[no-any-return]

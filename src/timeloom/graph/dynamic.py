@@ -16,10 +16,9 @@ from timeloom.graph.delta import NO_KEYS, Delta, apply, compose_all, diff
 from timeloom.graph.features import Features, Labels, open_features, open_labels
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 from timeloom.graph.names import NodeIds, open_ids
-from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.snapshot import STATISTICS, Snapshot
 from timeloom.graph.store import Store
 from timeloom.graph.times import Clock
-from timeloom.graph.writer import STATISTICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,9 @@ class DynamicGraph:
         self.type_ids: NodeIds = open_ids(self.store, "types")
         self._segments = [_Segment(self.store, **entry) for entry in manifest["segments"]]
         self._num_snapshots: int = manifest["num_snapshots"]
+        self.first_seen: Int64s = self.store.array("nodes.first_seen")
+        """The snapshot in which each node first has an edge (-1: in none). An append replaces this array and the ids;
+        mapped now, they stay what they are for as long as this graph is open."""
 
     def __len__(self) -> int:
         return self._num_snapshots
@@ -97,14 +99,9 @@ class DynamicGraph:
 
     @property
     def statistics(self) -> dict[str, Int64s]:
-        """Numbers counted for every snapshot while it was written, by name (see `writer.STATISTICS`)."""
+        """Numbers counted for every snapshot while it was written, by name (see `snapshot.STATISTICS`)."""
         table = self._joined("statistics")
         return {name: table[:, place] for place, name in enumerate(STATISTICS)}
-
-    @property
-    def first_seen(self) -> Int64s:
-        """The snapshot in which each node first has an edge (-1: in none)."""
-        return self.store.array("nodes.first_seen")
 
     def _joined(self, name: str) -> Int64s:
         parts = [segment.array(name) for segment in self._segments]
@@ -145,6 +142,20 @@ class DynamicGraph:
         alive[self.layout.sources(keys)] = True
         alive[self.layout.targets(keys)] = True
         return alive
+
+    def stored(self, t: int) -> tuple[tuple[Int64s, Float64s | None] | None, Delta | None]:
+        """Return snapshot t as it is stored: its keys and weights where it is stored whole, else its delta."""
+        segment = self._segment_of(self._checked(t))
+        return (segment.keyframe(t), None) if segment.is_whole(t) else (None, segment.delta(t, self.layout))
+
+    def is_weighted(self, t: int) -> bool:
+        """Say whether the part of the graph that snapshot t was written with stores weights."""
+        return self._segment_of(self._checked(t)).weighted
+
+    @property
+    def num_keyframes(self) -> int:
+        """How many snapshots are stored whole."""
+        return sum(int(np.count_nonzero(segment.array("whole"))) for segment in self._segments)
 
     def snapshot(self, t: int) -> Snapshot:
         """Return snapshot t (negative: from the end)."""

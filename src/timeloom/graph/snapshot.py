@@ -15,6 +15,11 @@ from timeloom.graph.delta import ones_if_none
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 
 
+STATISTICS = ("edges", "added", "removed", "reweighted", "active", "born", "returned", "left")
+"""What is counted for every snapshot: its edges; edges added, removed and reweighted since the one before; nodes with an
+edge; of these, nodes never seen before and nodes back again; and nodes that had an edge in the snapshot before only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The edges of one index of time, sorted by target, then source, then type; each occurs once.

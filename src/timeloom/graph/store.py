@@ -231,7 +231,9 @@ class StoreWriter:
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False, update: bool = False) -> None:
-        self.path, self._update = path, update
+        self.path = path
+        if update:
+            _read_manifest(path)
         self.scratch_files: list[Path] = []
         self._writers: dict[str, ArrayWriter] = {}
         self._written: dict[str, ArrayInfo] = {}

@@ -72,7 +72,7 @@ def ingest(source: Any, out: str | PathLike[str], options: Ingest, progress: Pro
     job = Job(
         rules=rules, attributes=_merged(opened.attributes, read_attributes(options.attributes)), bounds=options.bounds,
         origin=options.origin, drop_bad_rows=options.drop_bad_rows, name=options.name, budget=options.budget,
-        overwrite=options.overwrite, moments=opened.moments,
+        overwrite=options.overwrite, moments=opened.moments, bipartite=options.reading.bipartite,
     )  # fmt: skip
     return pipeline.run(opened.source, Path(out), job, progress)
 

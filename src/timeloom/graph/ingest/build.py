@@ -23,7 +23,7 @@ from timeloom.graph.ingest.runs import Runs
 from timeloom.graph.ingest.spill import Block, Columns, Spill
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 from timeloom.graph.store import StoreWriter
-from timeloom.graph.writer import NodeTrack, SegmentWriter, plan_keyframes
+from timeloom.graph.ingest.writer import NodeTrack, SegmentWriter, plan_keyframes
 from timeloom.jit import kernel
 
 _ROW_BYTES = 90

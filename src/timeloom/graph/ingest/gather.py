@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadInput
@@ -66,8 +68,9 @@ class Gatherer:
 
     def __init__(
         self, source: Source, rules: Rules, bounds: Bounds, budget: Budget, scratch: Callable[[str], Path],
-        nodes: Ids, types: Ids, clock: Clock | None,
+        nodes: Ids, types: Ids, clock: Clock | None, *, bipartite: bool,
     ) -> None:  # fmt: skip
+        self._bipartite = bipartite
         self._source, self._rules, self._bounds = source, rules, bounds
         self._nodes, self._types, self._clock = nodes, types, clock
         self._log = Spill(scratch, "log", budget.share(0.25))
@@ -111,8 +114,10 @@ class Gatherer:
 
     def _take(self, block: RowBlock, gathered: Gathered, account: Account, bad: BadRows) -> None:
         keep = self._in_range(block, account, bad)
-        rows: Columns = {"source": self._nodes.encode(_of(block.source, keep))}
-        rows["target"] = self._nodes.encode(_of(block.target, keep))
+        ends = {"source": _of(block.source, keep), "target": _of(block.target, keep)}
+        if self._bipartite:
+            ends = {side: _apart(side[0], ids) for side, ids in ends.items()}
+        rows: Columns = {side: self._nodes.encode(ids) for side, ids in ends.items()}
         for name in ("time", "weight", "operation"):
             column = getattr(block, name)
             if column is not None:
@@ -180,6 +185,11 @@ def _of(column: object, keep: NDArray[np.int64] | slice) -> object:
     if isinstance(keep, slice):
         return column
     return column[keep] if isinstance(column, np.ndarray) else column.take(keep)  # type: ignore[attr-defined]
+
+
+def _apart(side: str, ids: object) -> object:
+    """Return ids that no id of the other side equals."""
+    return pc.binary_join_element_wise(pa.scalar(side), pa.array(ids).cast(pa.string()), ":")
 
 
 def _without_self_loops(rows: Columns, account: Account) -> Columns:

@@ -51,7 +51,10 @@ def sorting_order(columns: list[Int64s]) -> Order | None:
         ascending, differing = _survey(keys)
         if ascending:
             continue
-        order = np.arange(len(keys), dtype=np.uint32) if order is None else order
+        if order is None:
+            order = np.arange(len(keys), dtype=np.uint32)
+            # The passes write over their input, which must not be the caller's column.
+            keys = keys.copy() if keys is column else keys
         spare_keys, spare_order = np.empty_like(keys), np.empty_like(order)
         # A flipped top bit makes negative numbers sort before positive ones.
         flip = np.iinfo(np.int64).min if differing < 0 else 0

@@ -23,7 +23,7 @@ from timeloom.graph.keys import Int64s, KeyLayout, layout_for
 from timeloom.graph.names import IdList, put_ids
 from timeloom.graph.store import StoreWriter
 from timeloom.graph.times import Clock
-from timeloom.graph.writer import NodeTrack, new_track
+from timeloom.graph.ingest.writer import NodeTrack, new_track
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Job:
     attributes: Attributes = field(default_factory=Attributes)
     bounds: Bounds = field(default_factory=Bounds)
     origin: str | None = None
+    bipartite: bool = False
     drop_bad_rows: bool = False
     name: str = ""
     budget: Budget = field(default_factory=default_budget)
@@ -75,9 +76,10 @@ def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Rep
     with StoreWriter(out, overwrite=job.overwrite) as store:
         limit = job.budget.share(0.25)
         nodes, types = Ids("node", limit), Ids("edge type", limit)
-        gathered = Gatherer(source, rules, job.bounds, job.budget, store.scratch, nodes, types, None).gather(
-            account, bad, progress
+        gatherer = Gatherer(
+            source, rules, job.bounds, job.budget, store.scratch, nodes, types, None, bipartite=job.bipartite
         )
+        gathered = gatherer.gather(account, bad, progress)
         gathered.moments.update(job.moments)
         rows_of = add_node_rows(nodes, job.attributes)
         untimed = max(job.attributes.num_snapshots, 1)
@@ -150,7 +152,8 @@ def add_node_rows(nodes: Ids, attributes: Attributes) -> Int64s | None:
 
 
 def put_attributes(
-    store: StoreWriter, attributes: Attributes, ranks: Int64s, rows_of: Int64s | None, num_snapshots: int
+    store: StoreWriter, attributes: Attributes, ranks: Int64s, rows_of: Int64s | None, num_snapshots: int,
+    *, segment: int = 0,
 ) -> dict[str, Any]:
     """Write features, labels and presence by node; return what the manifest says of them."""
     said = attributes.num_snapshots
@@ -160,39 +163,37 @@ def put_attributes(
     features: dict[str, Any] = attributes.spec or {"kind": "none"}
     if attributes.features is not None:
         features = {"kind": "stored"}
-        _put_values(store, "features", attributes.features.astype(np.float32), place, len(ranks), 0.0)
+        by_snapshot = f"s{segment}.features" if attributes.features.ndim == 3 else "features.fixed"
+        _put_values(store, by_snapshot, attributes.features.astype(np.float32), place, len(ranks), 0.0)
     elif attributes.feature_classes is not None:
         classes, names = attributes.feature_classes
         features = {"kind": "one_hot", "classes": names}
-        _put_values(store, "features", classes, place, len(ranks), -1, name="features.classes")
+        _put_values(store, "features.classes", classes, place, len(ranks), -1)
     labels: dict[str, Any] = {"kind": "none"}
     if attributes.labels is not None:
         is_class = attributes.labels.dtype.kind == "i"
         labels = {"kind": "class", "classes": list(attributes.classes)} if is_class else {"kind": "value"}
-        _put_values(store, "labels", attributes.labels, place, len(ranks), -1 if is_class else np.nan)
+        by_snapshot = f"s{segment}.labels" if attributes.labels.ndim == 2 else "labels.fixed"
+        _put_values(store, by_snapshot, attributes.labels, place, len(ranks), -1 if is_class else np.nan)
     if attributes.present is not None:
         store.put("nodes.present", _stays(attributes.present, place, len(ranks)))
     return {"features": features, "labels": labels}
 
 
 def _put_values(
-    store: StoreWriter, family: str, values: np.ndarray, place: Int64s, num_nodes: int, unknown: float, name: str = ""
+    store: StoreWriter, name: str, values: np.ndarray, place: Int64s, num_nodes: int, unknown: float
 ) -> None:
-    """Write values by node: once, or a block for each snapshot."""
-    by_snapshot = values.ndim == (3 if family == "features" else 2)
-    node_axis = 1 if by_snapshot else 0
-    if values.shape[node_axis] != len(place):
-        raise BadInput(f"{family} have {values.shape[node_axis]} rows, but {len(place)} nodes are listed")
-    if by_snapshot:
-        writer = store.open(f"s0.{family}", values.dtype.str, (num_nodes, *values.shape[2:]))
-        for row in values:
-            out = np.full((1, num_nodes, *values.shape[2:]), unknown, values.dtype)
-            out[0, place] = row
-            writer.write(out)
-        return
-    out = np.full((num_nodes, *values.shape[1:]), unknown, values.dtype)
-    out[place] = values
-    store.put(name or f"{family}.fixed", out)
+    """Write values by node: once, or (segment arrays) a block for each snapshot."""
+    by_snapshot = name.startswith("s")
+    listed = values.shape[1 if by_snapshot else 0]
+    if listed != len(place):
+        raise BadInput(f"{name} has {listed} rows, but {len(place)} nodes are listed")
+    shape = (num_nodes, *values.shape[2 if by_snapshot else 1 :])
+    writer = store.open(name, values.dtype.str, shape if by_snapshot else shape[1:])
+    for row in values if by_snapshot else values[None]:
+        out = np.full(shape, unknown, values.dtype)
+        out[place] = row
+        writer.write(out[None] if by_snapshot else out)
 
 
 def _stays(present: list[np.ndarray], place: Int64s, num_nodes: int) -> Int64s:

@@ -132,6 +132,8 @@ class Reading:
     ids: str = "auto"
     time_format: str = "auto"
     time_unit: str = "auto"
+    bipartite: bool = False
+    """Whether sources and targets are numbered apart: source 5 and target 5 are then two nodes, `s:5` and `t:5`."""
 
     def __post_init__(self) -> None:
         _one_of("header", self.header, ("auto", "yes", "no"))

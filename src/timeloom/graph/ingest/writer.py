@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 from timeloom.graph.delta import Delta, apply, compose_all
 from timeloom.graph.ingest.spill import Block, Columns, Spill
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
+from timeloom.graph.snapshot import STATISTICS
 from timeloom.graph.store import StoreWriter
 from timeloom.jit import kernel
 
 LONGEST_CHAIN = 64
-STATISTICS = ("edges", "added", "removed", "reweighted", "active", "born", "returned", "left")
-"""What is counted for every snapshot: its edges; edges added, removed and reweighted since the one before; nodes with an
-edge; of these, nodes never seen before and nodes back again; and nodes that had an edge in the snapshot before only."""
-
 Int32s = NDArray[np.int32]
 Int8s = NDArray[np.int8]
 

@@ -1,0 +1,81 @@
+"""The command `timeloom`: one file per command, and the way every command ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from timeloom.cli.append import append
+from timeloom.cli.check import check
+from timeloom.cli.export import export
+from timeloom.cli.info import info
+from timeloom.cli.ingest import ingest
+from timeloom.cli.synth import synth
+from timeloom.errors import BadConfig, TimeloomError
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"timeloom {version('timeloom')}"
+
+
+app = App(
+    name="timeloom",
+    help="Graph neural networks on graphs that change over time.",
+    version=_version,
+)
+app.command(ingest)
+app.command(append)
+app.command(info)
+app.command(check)
+app.command(export)
+app.command(synth)
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception, so that what is half done is cleaned up on the way out."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; return its exit code (see `timeloom.errors`)."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        _say(str(error))
+        return BadConfig.exit_code
+    except TimeloomError as error:
+        _say(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was changed")
+        return 130
+    except _Terminated:
+        _say("terminated; nothing was changed")
+        return 143
+    except BrokenPipeError:
+        # The reader of our output has gone: that is its right.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except MemoryError:
+        _say("out of memory: lower --memory, or close other programs")
+        return 5
+    return 0
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"timeloom: {sentence}\n")
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(sys.argv[1:]))
