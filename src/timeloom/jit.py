@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-import llvmlite.binding
+import llvmlite.binding  # type: ignore[import-untyped]
 import numba
 
 from timeloom.cache import cache_home
@@ -48,20 +48,22 @@ class Kernel(Generic[R]):
         self._signature = signature
         self._run: Callable[..., R] | None = None
 
-    def __call__(self, *args: Any) -> R:
+    def __call__(self, *args: object) -> R:
+        """Run the loop, compiling it first where that was not done yet."""
         return (self._run or self._compile())(*args)
 
     def _compile(self) -> Callable[..., R]:
         with _compiling:
             if self._run is None:
                 folder = _code_folder()
-                before = numba.config.CACHE_DIR
-                numba.config.CACHE_DIR = folder or before
+                config: Any = numba.config
+                before = config.CACHE_DIR
+                config.CACHE_DIR = folder or before
                 try:
                     build = numba.njit([self._signature], nogil=True, error_model="numpy", cache=folder is not None)
                     self._run = build(self._function)
                 finally:
-                    numba.config.CACHE_DIR = before
+                    config.CACHE_DIR = before
         return self._run
 
 

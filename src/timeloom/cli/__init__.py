@@ -41,7 +41,7 @@ class _Terminated(BaseException):
     """SIGTERM, as an exception, so that what is half done is cleaned up on the way out."""
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise _Terminated
 
 
@@ -63,7 +63,7 @@ def run(arguments: list[str]) -> int:
         return 143
     except BrokenPipeError:
         # The reader of our output has gone: that is its right.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except MemoryError:
         _say("out of memory: lower --memory, or close other programs")

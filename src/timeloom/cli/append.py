@@ -17,9 +17,9 @@ def append(
     /,
     *,
     stop: Annotated[str | None, Parameter(help="Leave out events at or after this time.")] = None,
-    rows: ReadingFlags = ReadingFlags(),  # noqa: B008
-    nodes: NodeFlags = NodeFlags(),  # noqa: B008
-    run: RunFlags = RunFlags(),  # noqa: B008
+    rows: ReadingFlags = ReadingFlags(),
+    nodes: NodeFlags = NodeFlags(),
+    run: RunFlags = RunFlags(),
 ) -> None:
     """Add later events to a graph as new snapshots, by the rules it was made with.
 

@@ -42,10 +42,13 @@ def _lines(found: GraphStats) -> list[str]:
     rules = found.rules
     windows = " ".join(filter(None, (rules["windows"]["kind"], rules["windows"]["amount"])))
     life = {0: "for ever", 1: "for 1 snapshot"}.get(rules["life"], f"for {rules['life']} snapshots")
-    meaning = "rows are operations" if rules["operations"] else f"events count {life}; duplicates: {rules['duplicates']}"
+    meaning = (
+        "rows are operations" if rules["operations"] else f"events count {life}; duplicates: {rules['duplicates']}"
+    )
     lines = [
         f"{found.name}  ({found.path}, {found.stored_bytes / 1e6:,.1f} MB)",
-        f"  snapshots  {found.num_snapshots:,} ({windows}; {found.empty:,} empty; {found.keyframes:,} stored whole, the rest as deltas)",
+        f"  snapshots  {found.num_snapshots:,} ({windows}; {found.empty:,} empty; "
+        f"{found.keyframes:,} stored whole, the rest as deltas)",
         f"  time       {found.first} to {found.end} (clock: {found.clock})",
         f"  nodes      {found.num_nodes:,}" + (f", edge types {found.num_types:,}" if found.num_types else ""),
         f"  edges      {found.num_edges:,} in all, {'weighted' if found.weighted else 'all of weight 1'} ({meaning})",
@@ -59,9 +62,13 @@ def _lines(found: GraphStats) -> list[str]:
     ]  # fmt: skip
     for name, values, style in rows:
         if values:
-            low, mean, high = (format(number, style) for number in (min(values), sum(values) / len(values), max(values)))
+            low, mean, high = (
+                format(number, style) for number in (min(values), sum(values) / len(values), max(values))
+            )
             lines.append(f"  {name:13} {sparkline(values):48}  {low} .. {high}, mean {mean}")
-    tails = ", ".join(f"{side} {'/'.join(f'{d:,}' for d in degrees)}" for side, degrees in found.degree_quantiles.items())
+    tails = ", ".join(
+        f"{side} {'/'.join(f'{d:,}' for d in degrees)}" for side, degrees in found.degree_quantiles.items()
+    )
     lines += ["", f"  degrees in the last snapshot (50 % / 90 % / 99 % / largest): {tails}"]
     return lines
 

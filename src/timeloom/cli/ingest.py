@@ -73,14 +73,16 @@ def ingest(
     /,
     *,
     out: Annotated[Path, Parameter(help="The graph to make: a folder.")],
-    from_: Annotated[Path | None, Parameter(name="--from", help="A local copy of a dataset: its file, or a folder with it.")] = None,
+    from_: Annotated[
+        Path | None, Parameter(name="--from", help="A local copy of a dataset: its file, or a folder with it.")
+    ] = None,
     name: Annotated[str | None, Parameter(help="The graph's name (default: the folder's).")] = None,
     overwrite: Annotated[bool, Parameter(help="Replace the graph that is there.")] = False,
-    windows: WindowFlags = WindowFlags(),  # noqa: B008
-    rows: ReadingFlags = ReadingFlags(),  # noqa: B008
-    edges: EdgeFlags = EdgeFlags(),  # noqa: B008
-    nodes: NodeFlags = NodeFlags(),  # noqa: B008
-    run: RunFlags = RunFlags(),  # noqa: B008
+    windows: WindowFlags = WindowFlags(),
+    rows: ReadingFlags = ReadingFlags(),
+    edges: EdgeFlags = EdgeFlags(),
+    nodes: NodeFlags = NodeFlags(),
+    run: RunFlags = RunFlags(),
 ) -> None:
     """Make a graph of a table of timestamped edges, and account for every row.
 
@@ -103,7 +105,11 @@ def ingest(
         raise BadConfig(f"--from goes with the name of a dataset, such as snap:CollegeMsg, and {source[0]} is none")
     options = _options(preset, windows, rows, edges, nodes)
     options = replace(
-        options, drop_bad_rows=run.drop_bad_rows, budget=run.budget(), overwrite=overwrite, name=name or preset.name or out.name
+        options,
+        drop_bad_rows=run.drop_bad_rows,
+        budget=run.budget(),
+        overwrite=overwrite,
+        name=name or preset.name or out.name,
     )
     with progress(quiet=run.quiet) as show:
         report = run_ingest(what, out, options, show).as_json()
@@ -120,7 +126,9 @@ def _paths(source: list[str]) -> list[Path]:
 def _is_dataset(source: list[str]) -> bool:
     """Say whether a source is the name of a dataset, such as snap:CollegeMsg, and no file."""
     kind, colon, rest = source[0].partition(":")
-    return bool(len(source) == 1 and colon and rest and kind.isalnum() and "." not in kind and not Path(source[0]).exists())
+    return bool(
+        len(source) == 1 and colon and rest and kind.isalnum() and "." not in kind and not Path(source[0]).exists()
+    )
 
 
 def _dataset(name: str, local: Path | None, *, quiet: bool) -> tuple[Ingest, Any]:
@@ -135,9 +143,7 @@ def _dataset(name: str, local: Path | None, *, quiet: bool) -> tuple[Ingest, Any
     return copy.options, copy.source
 
 
-def _options(
-    preset: Ingest, windows: WindowFlags, rows: ReadingFlags, edges: EdgeFlags, nodes: NodeFlags
-) -> Ingest:
+def _options(preset: Ingest, windows: WindowFlags, rows: ReadingFlags, edges: EdgeFlags, nodes: NodeFlags) -> Ingest:
     """Return a preset with everything that was given replaced."""
     reading = rows.reading(preset.reading)
     changes: dict[str, Any] = {"attributes": nodes.attributes(preset.attributes)}

@@ -17,8 +17,10 @@ _SECONDS_BETWEEN_LINES = 10.0
 @contextmanager
 def progress(*, quiet: bool) -> Iterator[Progress]:
     """Give a function that shows how far work is: a bar on a terminal, else a line every ten seconds on stderr."""
+    from timeloom.graph.ingest.gather import silent
+
     if quiet:
-        yield lambda stage, done, total, rows: None
+        yield silent
     elif sys.stderr.isatty():
         with _bars() as show:
             yield show
@@ -73,7 +75,10 @@ def print_json(data: dict[str, Any]) -> None:
 
 def print_report(report: dict[str, Any], path: object) -> None:
     """Print what an ingest or an append did, row by row accounted for."""
-    lines = [f"{path}: {report['num_snapshots']:,} snapshots, {report['num_nodes']:,} nodes, {report['num_edges']:,} edges in all"]
+    lines = [
+        f"{path}: {report['num_snapshots']:,} snapshots, {report['num_nodes']:,} nodes, "
+        f"{report['num_edges']:,} edges in all"
+    ]
     lines.append(f"  from {report['first']} to {report['last']} (clock: {report['clock']})")
     lines.append(f"  rows read      {report['rows_read']:>14,}")
     if report["mirrored"]:

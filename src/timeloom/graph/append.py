@@ -21,9 +21,9 @@ from timeloom.graph.ingest.ids import Ids
 from timeloom.graph.ingest.pipeline import Report
 from timeloom.graph.ingest.rows import Account, BadRows, Reading
 from timeloom.graph.ingest.rules import Budget, Rules, default_budget, rules_from_json
+from timeloom.graph.ingest.writer import NodeTrack
 from timeloom.graph.names import id_arrays, put_ids
 from timeloom.graph.store import StoreWriter
-from timeloom.graph.ingest.writer import NodeTrack
 
 _REWRITTEN = (
     *id_arrays("nodes"), *id_arrays("types"), "nodes.first_seen", "nodes.degrees",
@@ -93,9 +93,13 @@ def append(path: Path, source: Any, options: Append, progress: Progress = silent
 
 def _refuse_what_does_not_fit(graph: DynamicGraph, rules: Rules, timed: bool, attributes: Attributes) -> None:
     if rules.windows.kind == "single" or not timed:
-        raise BadConfig(f"{graph.path} or the new source has no times, so nothing can be appended: ingest everything again")
+        raise BadConfig(
+            f"{graph.path} or the new source has no times, so nothing can be appended: ingest everything again"
+        )
     if "nodes.present" in graph.store:
-        raise BadConfig(f"{graph.path} lists which nodes are present in each snapshot: ingest everything again to add more")
+        raise BadConfig(
+            f"{graph.path} lists which nodes are present in each snapshot: ingest everything again to add more"
+        )
     for family in ("features", "labels"):
         if f"s0.{family}" in graph.store and getattr(attributes, family) is None:
             raise BadConfig(f"{graph.path} has {family} for each snapshot: give those of the new ones with --{family}")
@@ -105,8 +109,8 @@ def _refuse_many(graph: DynamicGraph, num_nodes: int, num_types: int) -> None:
     layout = graph.layout
     if num_nodes > layout.most_nodes or num_types > layout.most_types:
         raise TooLarge(
-            f"{graph.path} was laid out for {layout.most_nodes} nodes and {layout.most_types} edge types, but it would have "
-            f"{num_nodes} and {num_types}: ingest everything again"
+            f"{graph.path} was laid out for {layout.most_nodes} nodes and {layout.most_types} edge types, "
+            f"but it would have {num_nodes} and {num_types}: ingest everything again"
         )
 
 

@@ -12,8 +12,8 @@ from timeloom.graph.delta import NO_KEYS, Delta, apply, diff, ones_if_none
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest.gather import Progress, silent
 from timeloom.graph.keys import Float64s, Int64s
-from timeloom.graph.store import Store
 from timeloom.graph.snapshot import STATISTICS
+from timeloom.graph.store import Store
 
 
 def check(path: Path, progress: Progress = silent) -> Iterator[str]:

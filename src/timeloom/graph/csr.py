@@ -18,7 +18,7 @@ Int32s = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Csr:
-    """Rows of neighbours: row v holds ``neighbours[starts[v]:starts[v + 1]]``, edge ``edges[i]`` of the snapshot each."""
+    """Rows of neighbours: row v holds ``neighbours[starts[v]:starts[v + 1]]``."""
 
     starts: Int64s
     neighbours: Int32s

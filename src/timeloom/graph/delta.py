@@ -107,9 +107,7 @@ def _diff_weighted(
     return n
 
 
-def diff(
-    a: Int64s, a_weights: Float64s | None, b: Int64s, b_weights: Float64s | None, layout: KeyLayout
-) -> Delta:
+def diff(a: Int64s, a_weights: Float64s | None, b: Int64s, b_weights: Float64s | None, layout: KeyLayout) -> Delta:
     """Return what changes edges ``a`` into edges ``b``; both are sorted, and weights of None are all 1."""
     weighted = a_weights is not None or b_weights is not None
     # Most snapshots differ little from the one before: try with room for a tenth, and again with room for all.
@@ -130,9 +128,7 @@ def ones_if_none(keys: Int64s, weights: Float64s | None) -> Float64s:
 
 
 @kernel("int64(int64[::1], float64[::1], int64[::1], float64[::1], int64[::1], float64[::1])")
-def _apply(
-    keys: Int64s, weights: Float64s, changed: Int64s, new: Float64s, out: Int64s, out_weights: Float64s
-) -> int:
+def _apply(keys: Int64s, weights: Float64s, changed: Int64s, new: Float64s, out: Int64s, out_weights: Float64s) -> int:
     weighted = len(out_weights) > 0
     i, n = 0, 0
     for j in range(len(changed)):

@@ -109,7 +109,9 @@ class DynamicGraph:
 
     def _checked(self, t: int) -> int:
         if not -len(self) <= t < len(self):
-            raise BadConfig(f"snapshot {t} of {self.name!r} was asked for, but it has {len(self)} (0 to {len(self) - 1})")
+            raise BadConfig(
+                f"snapshot {t} of {self.name!r} was asked for, but it has {len(self)} (0 to {len(self) - 1})"
+            )
         return t % len(self)
 
     def _segment_of(self, t: int) -> _Segment:
@@ -163,7 +165,7 @@ class DynamicGraph:
         return self._snapshot(t, *self._edges(t))
 
     def snapshots(self, first: int = 0, last: int | None = None) -> Iterator[Snapshot]:
-        """Yield snapshots ``first`` up to ``last`` (exclusive); each is made from the one before where that is cheaper."""
+        """Yield snapshots ``first`` up to ``last`` (exclusive); each made from the one before if cheaper."""
         last = len(self) if last is None else last
         keys, weights = NO_KEYS, None
         for t in range(first, last):
@@ -199,7 +201,7 @@ class DynamicGraph:
         """The labels of the nodes, by snapshot."""
         return open_labels(self)
 
-    def index_of(self, ids: Any) -> Int64s:
+    def index_of(self, ids: object) -> Int64s:
         """Return the node of each original id; an unknown id is an error."""
         return self.ids.index_of(ids)
 

@@ -141,7 +141,9 @@ class Labels:
 
     def at(self, t: int) -> NDArray[Any]:
         """Return the [N] classes (int64) or values (float64) of snapshot t."""
-        unknown: NDArray[Any] = np.full(self._graph.num_nodes, -1) if self.kind != "value" else np.full(self._graph.num_nodes, np.nan)
+        unknown: NDArray[Any] = (
+            np.full(self._graph.num_nodes, -1) if self.kind != "value" else np.full(self._graph.num_nodes, np.nan)
+        )
         if self.kind != "none":
             rows = self._graph.store.array("labels.fixed") if self.fixed else self._graph.segment_row("labels", t)
             unknown[: len(rows)] = rows

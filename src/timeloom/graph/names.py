@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig
 from timeloom.graph.keys import Int64s
@@ -25,7 +26,7 @@ class NodeIds(Protocol):
         """Return the original id of each number."""
         ...
 
-    def index_of(self, ids: Any) -> Int64s:
+    def index_of(self, ids: object) -> Int64s:
         """Return the number of each original id; an unknown id is an error."""
         ...
 
@@ -52,7 +53,7 @@ class IntegerIds:
         """Return every original id."""
         return self._ids
 
-    def index_of(self, ids: Any) -> Int64s:
+    def index_of(self, ids: object) -> Int64s:
         """Return the number of each original id."""
         wanted = np.atleast_1d(np.asarray(ids))
         if wanted.dtype.kind not in "iu":
@@ -70,7 +71,7 @@ class IntegerIds:
 class TextIds:
     """Ids that are names: UTF-8 bytes one after another, and where each ends."""
 
-    def __init__(self, data: Any, ends: Int64s) -> None:
+    def __init__(self, data: NDArray[np.uint8], ends: Int64s) -> None:
         self._data, self._ends = data, ends
         self._numbers: dict[str, int] = {}
 
@@ -88,11 +89,11 @@ class TextIds:
         data, ends = bytes(self._data), self._ends.tolist()
         return [data[low:high].decode() for low, high in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
 
-    def index_of(self, ids: Any) -> Int64s:
+    def index_of(self, ids: object) -> Int64s:
         """Return the number of each original id."""
         if not self._numbers:
             self._numbers = {name: number for number, name in enumerate(self.all())}
-        wanted = [ids] if isinstance(ids, str) else [str(name) for name in ids]
+        wanted = [ids] if isinstance(ids, str) else [str(name) for name in np.asarray(ids).tolist()]
         unknown = next((name for name in wanted if name not in self._numbers), None)
         if unknown is not None:
             raise BadConfig(f"id {unknown!r} is not in this graph, which has {len(self)} ids")

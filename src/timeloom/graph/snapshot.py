@@ -14,10 +14,9 @@ from timeloom.graph.csr import Csr, incoming, outgoing
 from timeloom.graph.delta import ones_if_none
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 
-
 STATISTICS = ("edges", "added", "removed", "reweighted", "active", "born", "returned", "left")
-"""What is counted for every snapshot: its edges; edges added, removed and reweighted since the one before; nodes with an
-edge; of these, nodes never seen before and nodes back again; and nodes that had an edge in the snapshot before only."""
+"""What is counted for every snapshot: its edges; edges added, removed and reweighted since the one before; nodes with
+an edge; of these, nodes never seen before and nodes back again; and nodes with an edge in the snapshot before only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,9 @@ def cut_evenly(count: int, first: int, last: int, more_until: int | None = None)
     """
     span = last - first + 1
     if span < count:
-        raise BadConfig(f"--snapshots {count} asks for more windows than there are ticks ({span}): ask for at most {span}")
+        raise BadConfig(
+            f"--snapshots {count} asks for more windows than there are ticks ({span}): ask for at most {span}"
+        )
     upto = count if more_until is None else ((more_until - first + 1) * count + span - 1) // span
     _refuse_many(upto)
     bounds = [first + i * span // count for i in range(upto + 1)]
@@ -158,5 +160,6 @@ def cut_evenly(count: int, first: int, last: int, more_until: int | None = None)
 def _refuse_many(count: int) -> None:
     if count > MOST_SNAPSHOTS:
         raise TooLarge(
-            f"this would cut the graph into {count} snapshots, and at most {MOST_SNAPSHOTS} are kept: use longer windows"
+            f"this would cut the graph into {count} snapshots, and at most {MOST_SNAPSHOTS} are kept: "
+            "use longer windows"
         )

@@ -68,7 +68,9 @@ def ingest(source: Any, out: str | PathLike[str], options: Ingest, progress: Pro
         operations=options.reading.columns.operation is not None,
     )  # fmt: skip
     if rules.operations and options.life != 1:
-        raise BadConfig(f"--life {options.life} does not go with --operation: an edge stays until an operation removes it")
+        raise BadConfig(
+            f"--life {options.life} does not go with --operation: an edge stays until an operation removes it"
+        )
     job = Job(
         rules=rules, attributes=_merged(opened.attributes, read_attributes(options.attributes)), bounds=options.bounds,
         origin=options.origin, drop_bad_rows=options.drop_bad_rows, name=options.name, budget=options.budget,
@@ -87,8 +89,9 @@ def _windows(options: Ingest, opened: Opened) -> Windows:
     if opened.cut:
         return Windows(kind="given")
     raise BadConfig(
-        "say how time is cut into snapshots: --every 1d (or 12h, 1mo, ...), --snapshots 100, --events 10000 per snapshot, "
-        "or --as-given where each distinct time is a snapshot; --untimed where rows have no time"
+        "say how time is cut into snapshots: --every 1d (or 12h, 1mo, ...), --snapshots 100, "
+        "--events 10000 per snapshot, or --as-given where each distinct time is a snapshot; "
+        "--untimed where rows have no time"
     )
 
 
@@ -127,7 +130,9 @@ def _open_paths(paths: list[Path], reading: Reading) -> Opened:
     paths = [path.expanduser() for path in paths]
     kinds = {_kind(path) for path in paths}
     if len(kinds) > 1:
-        raise BadConfig(f"{paths[0]} and {paths[-1]} are of different kinds ({', '.join(sorted(kinds))}): ingest one kind")
+        raise BadConfig(
+            f"{paths[0]} and {paths[-1]} are of different kinds ({', '.join(sorted(kinds))}): ingest one kind"
+        )
     kind = kinds.pop()
     if kind in ("folder", "tar", "json", "npz") and len(paths) > 1:
         raise BadConfig(f"{paths[0]} is a {kind}: give one of them, not {len(paths)}")
@@ -178,6 +183,8 @@ def _text_files(path: Path) -> list[TextFile]:
     if path.suffix.lower() == ".zip":
         have = zip_members(path)
         if len(have) != 1:
-            raise BadConfig(f"{path} holds {', '.join(sorted(have)[:12])}: say which, as {path}:{have[0] if have else 'NAME'}")
+            raise BadConfig(
+                f"{path} holds {', '.join(sorted(have)[:12])}: say which, as {path}:{have[0] if have else 'NAME'}"
+            )
         return [TextFile(path, have[0])]
     return [TextFile(path)]

@@ -74,7 +74,9 @@ def read_attributes(options: AttributeOptions) -> Attributes:
     if options.present is not None:
         path, name = _split_array(options.present, "--present")
         parts["present"] = [np.asarray(array, np.int64) for array in numbered_arrays(path, name)]
-    from_array = any(text.split(":")[0] in ("array", "classes", "values") for text in (options.features, options.labels))
+    from_array = any(
+        text.split(":")[0] in ("array", "classes", "values") for text in (options.features, options.labels)
+    )
     if from_array and ids is not None:
         parts["ids"] = ids
     return Attributes(**parts)
@@ -102,7 +104,9 @@ def _features(options: AttributeOptions, table: Any) -> dict[str, Any]:
         if values.ndim == 1:
             values = values[:, None]
         if values.ndim not in (2, 3) or values.dtype.kind not in "iufb":
-            raise BadInput(f"--features {options.features}: shape {values.shape} is neither [nodes, F] nor [T, nodes, F]")
+            raise BadInput(
+                f"--features {options.features}: shape {values.shape} is neither [nodes, F] nor [T, nodes, F]"
+            )
         return {"features": _finite(values.astype(np.float32), f"--features {options.features}")}
     raise BadConfig(
         f"--features {options.features} is unknown: use none, degree, log-degree, random:16, one-hot:COLUMN, "
@@ -132,7 +136,8 @@ def _labels(options: AttributeOptions, table: Any) -> dict[str, Any]:
         names = [str(number) for number in range(int(values.max(initial=-1)) + 1)]
         return {"labels": values.astype(np.int64), "classes": tuple(names)}
     raise BadConfig(
-        f"--labels {options.labels} is unknown: use none, class:COLUMN, value:COLUMN, classes:FILE#NAME or values:FILE#NAME"
+        f"--labels {options.labels} is unknown: use none, class:COLUMN, value:COLUMN, "
+        "classes:FILE#NAME or values:FILE#NAME"
     )
 
 
@@ -239,7 +244,7 @@ def load_archive(path: Path) -> dict[str, Values]:
 
 
 def read_array(path: Path, name: str) -> Values:
-    """Return one array of a file; `x` also means the sparse matrix `x_indptr`, `x_indices` (and `x_data`, `x_shape`)."""
+    """Return one array of a file; `x` also means the sparse matrix `x_indptr`, `x_indices` (`x_data`, `x_shape`)."""
     arrays = load_archive(path)
     if name in arrays:
         return arrays[name]
@@ -253,7 +258,9 @@ def _dense(arrays: dict[str, Values], name: str) -> Values:
     width = int(arrays[f"{name}_shape"][1]) if f"{name}_shape" in arrays else int(columns.max(initial=-1)) + 1
     data = arrays.get(f"{name}_data", np.ones(len(columns)))
     if len(columns) != starts[-1] or len(data) != len(columns) or (len(columns) and columns.max() >= width):
-        raise BadInput(f"the sparse matrix {name!r} does not fit together: {len(columns)} entries, {starts[-1]} announced")
+        raise BadInput(
+            f"the sparse matrix {name!r} does not fit together: {len(columns)} entries, {starts[-1]} announced"
+        )
     rows = np.zeros((len(starts) - 1, width), np.float32)
     rows[np.repeat(np.arange(len(starts) - 1), np.diff(starts)), columns] = data
     return rows
@@ -264,7 +271,7 @@ def numbered_arrays(path: Path, pattern: str) -> list[Values]:
     arrays = load_archive(path)
     if "{t}" not in pattern:
         return [read_array(path, pattern)]
-    found = []
+    found: list[Values] = []
     while (name := pattern.replace("{t}", str(len(found)))) in arrays:
         found.append(arrays[name])
     if not found:

@@ -15,15 +15,17 @@ from timeloom.graph.ingest.history import (
     Follower,
     HistoryCounts,
     Policy,
+    in_order,
+    joined,
 )
 from timeloom.graph.ingest.order import sort_rows
 from timeloom.graph.ingest.rows import Account
 from timeloom.graph.ingest.rules import Budget, Rules
 from timeloom.graph.ingest.runs import Runs
 from timeloom.graph.ingest.spill import Block, Columns, Spill
+from timeloom.graph.ingest.writer import NodeTrack, SegmentWriter, plan_keyframes
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 from timeloom.graph.store import StoreWriter
-from timeloom.graph.ingest.writer import NodeTrack, SegmentWriter, plan_keyframes
 from timeloom.jit import kernel
 
 _ROW_BYTES = 90
@@ -101,8 +103,7 @@ class Builder:
         buckets.add(follower.end())
         self._settle(follower.counts, total)
         statistics, weighted = self._write(buckets, starts, layout, track, segment, before)
-        kept = Contributions(*(np.concatenate(parts) for parts in zip(NO_CONTRIBUTIONS, *follower.kept, strict=True)))
-        return Built(statistics, weighted, Contributions(**sort_rows(kept._asdict(), ["key", "t"])))
+        return Built(statistics, weighted, in_order(joined([NO_CONTRIBUTIONS, *follower.kept])))
 
     def _sorted_rows(
         self, starts: Int64s, node_ranks: Int64s, type_ranks: Int64s, layout: KeyLayout, first: int
@@ -170,9 +171,7 @@ class Builder:
     ) -> tuple[Int64s, bool]:
         num_edges = len(before.keys) + np.cumsum(buckets.net_edges)
         weighted = buckets.weighted or before.weights is not None
-        whole = plan_keyframes(
-            buckets.num_changes, num_edges, weighted=weighted, fresh=before.num_snapshots == 0
-        )
+        whole = plan_keyframes(buckets.num_changes, num_edges, weighted=weighted, fresh=before.num_snapshots == 0)
         writer = SegmentWriter(
             self._store, segment, layout, track, whole, weighted=weighted, first=before.num_snapshots,
             limit_bytes=self._budget.share(0.3),

@@ -9,7 +9,7 @@ from timeloom.graph.ingest.gather import Gathered
 from timeloom.graph.ingest.rules import Windows
 from timeloom.graph.ingest.runs import Runs
 from timeloom.graph.keys import Int64s
-from timeloom.graph.times import MOST_SNAPSHOTS, Clock, cut_evenly, cut_every, read_duration
+from timeloom.graph.times import MOST_SNAPSHOTS, cut_evenly, cut_every, read_duration
 
 Cut = tuple[Int64s, int]
 """The start of each window, and where the last one ends."""
@@ -21,7 +21,9 @@ def cut_first(windows: Windows, gathered: Gathered, *, origin: str | None, num_u
         return np.arange(num_untimed, dtype=np.int64), num_untimed
     first, last, clock = gathered.earliest, gathered.latest, gathered.clock
     if first > last:
-        raise BadInput("no row is left to make a graph of: every one was dropped (self loops, --start, --stop or bad rows)")
+        raise BadInput(
+            "no row is left to make a graph of: every one was dropped (self loops, --start, --stop or bad rows)"
+        )
     if windows.kind == "every":
         begin = None if origin is None else clock.read(origin)
         if begin is not None and begin > first:
@@ -63,14 +65,16 @@ def _cut_by_events(windows: Windows, gathered: Gathered) -> Cut:
         assert gathered.sorted_times is not None
         starts = _by_events(gathered.sorted_times, int(windows.amount))
     if len(starts) > MOST_SNAPSHOTS:
-        raise BadConfig(f"this would make {len(starts)} snapshots, and at most {MOST_SNAPSHOTS} are kept: use longer windows")
+        raise BadConfig(
+            f"this would make {len(starts)} snapshots, and at most {MOST_SNAPSHOTS} are kept: use longer windows"
+        )
     return starts, gathered.latest + 1
 
 
 def _by_events(times: Runs, per_window: int) -> Int64s:
     """Return the starts of windows of at least ``per_window`` events; one closes only where the time changes."""
     starts: list[int] = []
-    in_window = 0
+    in_window, previous = 0, None
     for block in times.merged(1 << 20):
         moments, counts = np.unique(block["time"], return_counts=True)
         for moment, count in zip(moments.tolist(), counts.tolist(), strict=True):
@@ -80,16 +84,3 @@ def _by_events(times: Runs, per_window: int) -> Int64s:
             in_window += count
             previous = moment
     return np.array(starts, np.int64)
-
-
-def suggest(clock: Clock, first: int, last: int) -> str:
-    """Return options that would cut this span into a sensible number of snapshots."""
-    if clock.is_real:
-        for text in ("1h", "1d", "7d", "1mo", "1y"):
-            starts, _ = cut_every(clock, read_duration(text, clock), first, first, None)
-            del starts
-            seconds = (last - first) // {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[clock.unit]
-            count = seconds // {"1h": 3600, "1d": 86400, "7d": 604800, "1mo": 2629800, "1y": 31557600}[text] + 1
-            if count <= 400:
-                return f"--every {text} (about {count} snapshots)"
-    return "--snapshots 100"

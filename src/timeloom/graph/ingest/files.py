@@ -23,7 +23,15 @@ from timeloom.errors import BadInput
 
 BLOCK_BYTES = 4 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
-_BROKEN = (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError)
+_BROKEN = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    zstandard.ZstdError,
+    gzip.BadGzipFile,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -159,14 +159,14 @@ class Gatherer:
         start, stop = self._range
         if start is not None and not self._rules.operations:
             keep = block.time >= start
-            account.drop(f"before --start {self._bounds.start}", np.count_nonzero(~keep))
+            account.drop(f"before --start {self._bounds.start}", int(np.count_nonzero(~keep)))
         elif start is not None:
             # What was built before the start is there at the start.
             account.note("operations moved to --start", int(np.count_nonzero(block.time < start)))
             block.time = np.maximum(block.time, start)
         if stop is not None:
             inside = block.time < stop
-            account.drop(f"at or after --stop {self._bounds.stop}", np.count_nonzero(~inside))
+            account.drop(f"at or after --stop {self._bounds.stop}", int(np.count_nonzero(~inside)))
             keep = inside if keep is None else keep & inside
         if self._bounds.not_before is not None:
             late = block.time < self._bounds.not_before
@@ -180,14 +180,14 @@ class Gatherer:
         return slice(None) if keep is None or keep.all() else np.flatnonzero(keep)
 
 
-def _of(column: object, keep: NDArray[np.int64] | slice) -> object:
+def _of(column: Any, keep: NDArray[np.int64] | slice) -> Any:
     """Return the kept rows of a NumPy or Arrow column."""
     if isinstance(keep, slice):
         return column
-    return column[keep] if isinstance(column, np.ndarray) else column.take(keep)  # type: ignore[attr-defined]
+    return column[keep] if isinstance(column, np.ndarray) else column.take(keep)
 
 
-def _apart(side: str, ids: object) -> object:
+def _apart(side: str, ids: Any) -> Any:
     """Return ids that no id of the other side equals."""
     return pc.binary_join_element_wise(pa.scalar(side), pa.array(ids).cast(pa.string()), ":")
 

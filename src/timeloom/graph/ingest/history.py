@@ -8,6 +8,7 @@ is 0 is absent (SPEC D1.3).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.graph.ingest.order import sort_rows
+from timeloom.graph.ingest.order import sort_rows, sorting_order
 from timeloom.graph.ingest.spill import Columns
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.jit import kernel
@@ -43,7 +44,11 @@ class Contributions(NamedTuple):
     key: Int64s
     t: Int64s
     value: Float64s
-    count: Int64s
+    events: Int64s
+
+    def rows(self, which: slice | NDArray[np.bool_ | np.uint32]) -> Contributions:
+        """Return some of them."""
+        return Contributions(self.key[which], self.t[which], self.value[which], self.events[which])
 
 
 class Changes(NamedTuple):
@@ -54,8 +59,25 @@ class Changes(NamedTuple):
     old: Float64s
     new: Float64s
 
+    def rows(self, which: slice) -> Changes:
+        """Return some of them."""
+        return Changes(self.t[which], self.key[which], self.old[which], self.new[which])
 
-NO_CONTRIBUTIONS = Contributions(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64))
+
+def room_for_contributions(count: int) -> Contributions:
+    """Return contributions to be filled in."""
+    return Contributions(
+        np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count), np.empty(count, np.int64)
+    )
+
+
+def joined(parts: Sequence[Contributions]) -> Contributions:
+    """Return several contributions as one."""
+    keys, times, values, events = zip(*parts, strict=True)
+    return Contributions(np.concatenate(keys), np.concatenate(times), np.concatenate(values), np.concatenate(events))
+
+
+NO_CONTRIBUTIONS = room_for_contributions(0)
 
 
 @kernel(
@@ -181,7 +203,14 @@ class Follower:
     """Turns sorted rows into changes; it is given blocks in order and remembers the edge that a block ends within."""
 
     def __init__(
-        self, policy: Policy, *, life: int, operations: bool, first: int, end: int, tail: Contributions = NO_CONTRIBUTIONS
+        self,
+        policy: Policy,
+        *,
+        life: int,
+        operations: bool,
+        first: int,
+        end: int,
+        tail: Contributions = NO_CONTRIBUTIONS,
     ) -> None:
         self._policy, self._life, self._operations = policy, life, operations
         self._first, self._end, self._tail = first, end, tail
@@ -192,19 +221,19 @@ class Follower:
         self.counts = HistoryCounts()
 
     def follow(self, rows: Columns) -> Changes:
-        """Return the changes of all edges that end within these rows (window, key, and where they matter weight and time)."""
+        """Return the changes of all edges that end within these rows."""
         if self._operations:
             self._watch(rows)
         room = len(rows["key"])
-        out = Contributions(*(np.empty(room, column.dtype) for column in NO_CONTRIBUTIONS))
+        out = room_for_contributions(room)
         time, weight = rows.get("time", NO_CONTRIBUTIONS.key), rows.get("weight", NO_CONTRIBUTIONS.value)
         size, ties = _merge_windows(rows["key"], rows["window"], time, weight, self._policy, *out)
         self.counts.ties += ties
-        merged = self._join(Contributions(*(column[:size] for column in out)))
+        merged = self._join(out.rows(slice(0, size)))
         # The last edge may go on in the next block.
         split = int(np.searchsorted(merged.key, merged.key[-1]))
-        self._waiting = Contributions(*(column[split:].copy() for column in merged))
-        return self._finish(Contributions(*(column[:split] for column in merged)), int(merged.key[-1]))
+        self._waiting = merged.rows(slice(split, None))
+        return self._finish(merged.rows(slice(0, split)), int(merged.key[-1]))
 
     def end(self) -> Changes:
         """Return the changes of everything not finished yet."""
@@ -220,41 +249,37 @@ class Follower:
         if len(new.key) and old.key[-1] == new.key[0] and old.t[-1] == new.t[0]:
             value = {Policy.last: new.value[0], Policy.max: max(old.value[-1], new.value[0])}
             new.value[0] = value.get(self._policy, old.value[-1] + new.value[0])
-            new.count[0] += old.count[-1]
-            old = Contributions(*(column[:-1] for column in old))
-        return Contributions(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
+            new.events[0] += old.events[-1]
+            old = old.rows(slice(0, -1))
+        return joined([old, new])
 
     def _finish(self, edges: Contributions, before: int | None) -> Changes:
-        """Return the changes of whole edges, and of all edges of the tail below ``before`` (None: all that are left)."""
+        """Return the changes of whole edges, and of the tail's edges below ``before`` (None: all that are left)."""
         self.counts.groups += len(edges.key)
         if not self._operations:
             self.counts.zeros += int(np.count_nonzero(edges.value == 0.0))
         upto = len(self._tail.key) if before is None else int(np.searchsorted(self._tail.key, before))
         if upto:
-            head = Contributions(*(column[:upto] for column in self._tail))
-            self._tail = Contributions(*(column[upto:] for column in self._tail))
-            both = {
-                name: np.concatenate([old, new]) for name, old, new in zip(edges._fields, head, edges, strict=True)
-            }
-            edges = Contributions(**sort_rows(both, ["key", "t"]))
+            head = self._tail.rows(slice(0, upto))
+            self._tail = self._tail.rows(slice(upto, None))
+            edges = in_order(joined([head, edges]))
         room = 2 * len(edges.key) + 1
-        out = Changes(np.empty(room, np.int32), *(np.empty(room, dtype) for dtype in (np.int64, float, float)))
+        out = Changes(np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room), np.empty(room))
         size = _find_changes(*edges, self._policy, self._life, self._first, self._end, *out)
         if self._keeps:
             self.kept.append(self._still_counting(edges))
-        return Changes(*(column[:size] for column in out))
+        return out.rows(slice(0, size))
 
     def _still_counting(self, edges: Contributions) -> Contributions:
         """Return what of these edges counts beyond the last snapshot."""
         if self._life > 0:
-            alive = edges.t >= self._end - self._life
-            return Contributions(*(column[alive] for column in edges))
+            return edges.rows(edges.t >= self._end - self._life)
         starts = np.flatnonzero(np.diff(edges.key, prepend=-1))
         if not len(starts):
             return NO_CONTRIBUTIONS
         merge = np.maximum if self._policy == Policy.max else np.add
-        value, count = merge.reduceat(edges.value, starts), np.add.reduceat(edges.count, starts)
-        return Contributions(edges.key[starts], np.full(len(starts), -1), value, count)
+        value, events = merge.reduceat(edges.value, starts), np.add.reduceat(edges.events, starts)
+        return Contributions(edges.key[starts], np.full(len(starts), -1), value, events)
 
     def _watch(self, rows: Columns) -> None:
         """Gather operations until an edge is whole, then count what they did."""
@@ -281,6 +306,12 @@ class Follower:
         self.counts.idle += int(counts[0])
         self.counts.moved += int(counts[1])
         self.counts.vanished += int(counts[2])
+
+
+def in_order(contributions: Contributions) -> Contributions:
+    """Return contributions sorted by edge and then by window."""
+    order = sorting_order([contributions.key, contributions.t])
+    return contributions if order is None else contributions.rows(order)
 
 
 def keeps_tail(policy: Policy, life: int, operations: bool) -> bool:

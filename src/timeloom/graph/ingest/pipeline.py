@@ -19,11 +19,11 @@ from timeloom.graph.ingest.history import Contributions, keeps_tail
 from timeloom.graph.ingest.ids import Ids
 from timeloom.graph.ingest.rows import Account, BadRows, Source
 from timeloom.graph.ingest.rules import Budget, Rules, default_budget
+from timeloom.graph.ingest.writer import NodeTrack, new_track
 from timeloom.graph.keys import Int64s, KeyLayout, layout_for
-from timeloom.graph.names import IdList, put_ids
+from timeloom.graph.names import put_ids
 from timeloom.graph.store import StoreWriter
 from timeloom.graph.times import Clock
-from timeloom.graph.ingest.writer import NodeTrack, new_track
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,13 @@ def add_node_rows(nodes: Ids, attributes: Attributes) -> Int64s | None:
 
 
 def put_attributes(
-    store: StoreWriter, attributes: Attributes, ranks: Int64s, rows_of: Int64s | None, num_snapshots: int,
-    *, segment: int = 0,
+    store: StoreWriter,
+    attributes: Attributes,
+    ranks: Int64s,
+    rows_of: Int64s | None,
+    num_snapshots: int,
+    *,
+    segment: int = 0,
 ) -> dict[str, Any]:
     """Write features, labels and presence by node; return what the manifest says of them."""
     said = attributes.num_snapshots
@@ -208,4 +213,3 @@ def _stays(present: list[np.ndarray], place: Int64s, num_nodes: int) -> Int64s:
         since[now & ~here] = t
         here = now
     return np.concatenate(stays)
-

@@ -103,7 +103,7 @@ class BadRows:
             also = f" ({more} more bad rows follow close by)" if more else ""
             raise BadRow(f"{places[0]}{also}; mend the row, or use --on-bad drop to leave such rows out and count them")
         self.examples.extend(places[: max(5 - len(self.examples), 0)])
-        for reason in np.flatnonzero(reasons):
+        for reason in np.flatnonzero(reasons).tolist():
             self._account.drop(REASONS[Reason(reason)], int(reasons[reason]))
 
 

@@ -80,7 +80,9 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.total_bytes < _LEAST_BYTES:
-            raise BadConfig(f"--memory {self.total_bytes >> 20} MiB is too little: an ingest needs {_LEAST_BYTES >> 20} MiB")
+            raise BadConfig(
+                f"--memory {self.total_bytes >> 20} MiB is too little: an ingest needs {_LEAST_BYTES >> 20} MiB"
+            )
         object.__setattr__(self, "work_bytes", self.total_bytes - _OVERHEAD_BYTES)
 
     def share(self, part: float) -> int:

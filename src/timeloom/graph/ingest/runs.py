@@ -56,7 +56,9 @@ class Runs:
             last = [self._last_row(head) for head in heads]
             # The run whose loaded rows end first limits what can be given out: later runs may only give rows that
             # sort strictly before its end, earlier ones also equal rows, so that equal rows keep their order.
-            limits = [(row, run) for run, row in enumerate(last) if row is not None and taken[run] < blocks[run].num_rows]
+            limits = [
+                (row, run) for run, row in enumerate(last) if row is not None and taken[run] < blocks[run].num_rows
+            ]
             cut, cut_run = min(limits) if limits else (None, -1)
             out: list[Columns] = []
             for run, head in enumerate(heads):
@@ -84,7 +86,10 @@ class Runs:
         first, last = 0, len(head[self._by[0]])
         for level, value in enumerate(cut):
             column = self._sortable(head, first, last)[level]
-            first, last = first + int(np.searchsorted(column, value)), first + int(np.searchsorted(column, value, "right"))
+            first, last = (
+                first + int(np.searchsorted(column, value)),
+                first + int(np.searchsorted(column, value, "right")),
+            )
         return last if inclusive else first
 
 

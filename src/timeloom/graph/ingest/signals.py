@@ -66,7 +66,8 @@ def listed_snapshots(
     lists = [_edges(index, f"snapshot {t}") for t, index in enumerate(edges)]
     times = np.repeat(np.arange(len(lists), dtype=np.int64), [array.shape[1] for array in lists])
     columns: dict[str, Any] = {
-        "source": np.concatenate([array[0] for array in lists]), "target": np.concatenate([array[1] for array in lists]),
+        "source": np.concatenate([array[0] for array in lists]),
+        "target": np.concatenate([array[1] for array in lists]),
         "time": times,
     }  # fmt: skip
     if weights is not None:
@@ -93,7 +94,13 @@ def fixed_topology(edges: Any, weights: Any, *, features: Any = None, labels: An
 def _attributes(features: Any, labels: Any, num_nodes: int) -> Attributes:
     stacked = None if features is None else _stacked(features, "features").astype(np.float32)
     targets = None if labels is None else _stacked(labels, "labels")
-    if stacked is not None and stacked.ndim == 2 and targets is not None and targets.ndim == 2 and len(stacked) == len(targets):
+    if (
+        stacked is not None
+        and stacked.ndim == 2
+        and targets is not None
+        and targets.ndim == 2
+        and len(stacked) == len(targets)
+    ):
         stacked = stacked[:, :, None]
     if targets is not None:
         targets = targets.squeeze(-1) if targets.ndim == 3 and targets.shape[-1] == 1 else targets
@@ -109,7 +116,9 @@ def _stacked(values: Any, what: str) -> Values:
     if isinstance(values, Sequence) and values and not isinstance(values[0], int | float | list):
         parts = [_array(value) for value in values]
         if len({part.shape for part in parts}) > 1:
-            raise BadInput(f"{what} have different shapes in different snapshots: {parts[0].shape}, {parts[-1].shape}, ...")
+            raise BadInput(
+                f"{what} have different shapes in different snapshots: {parts[0].shape}, {parts[-1].shape}, ..."
+            )
         return np.stack(parts)
     return _array(values)
 
@@ -149,7 +158,9 @@ def _list_of_data(snapshots: Sequence[Any]) -> Listed:
         return values
 
     weights = of_each("edge_weight") or of_each("edge_attr")
-    if weights is not None and any(_array(weight).size != _array(data.edge_index).shape[1] for weight, data in zip(weights, snapshots, strict=True)):
+    if weights is not None and any(
+        _array(weight).size != _array(data.edge_index).shape[1] for weight, data in zip(weights, snapshots, strict=True)
+    ):
         raise BadInput("edge_attr has several columns: choose one as edge_weight")
     sizes = [int(getattr(data, "num_nodes", 0) or 0) for data in snapshots]
     edges = [data.edge_index for data in snapshots]
@@ -172,8 +183,8 @@ def read_json(path: Path) -> Listed:
 def _json_signal(data: Any) -> Listed:
     if "edge_mapping" in data:
         mapping = data["edge_mapping"]
-        steps = range(len(mapping["edge_index"]))
-        edges, weights = ([mapping[name][str(t)] for t in steps] for name in ("edge_index", "edge_weight"))
+        count = len(mapping["edge_index"])
+        edges, weights = ([mapping[name][str(t)] for t in range(count)] for name in ("edge_index", "edge_weight"))
         return listed_snapshots(edges, weights, labels=np.array(data["y"][: len(edges)], np.float64))
     if "0" in data and "edges" in data["0"]:
         steps = [data[str(t)] for t in range(int(data.get("time_periods", len(data))))]
@@ -206,8 +217,11 @@ _PART = re.compile(r"(.+)\[(\d+)\]")
 
 
 def read_npz(path: Path, columns: Columns) -> Listed:
-    """Return the columns of a `.npz`: an array's name, `edge_index[0]` for a row of it, `edge_index_{t}[0]` for a row of
-    each of several arrays, of which each is a snapshot; without names, the sparse matrix `adj`."""
+    """Return the columns of a `.npz`; without names, the edges of the sparse matrix `adj`.
+
+    A column is an array's name, `edge_index[0]` for a row of it, or `edge_index_{t}[0]` for a row of each of several
+    arrays, of which each is a snapshot.
+    """
     asked = {
         name: value
         for name in ("source", "target", "time", "weight", "type")
@@ -223,7 +237,9 @@ def read_npz(path: Path, columns: Columns) -> Listed:
         raise BadInput(f"{path}: {asked} are not equally many arrays")
     found: dict[str, Any] = {name: np.concatenate(parts) for name, parts in lists.items()}
     if len({len(column) for column in found.values()}) > 1:
-        raise BadInput(f"{path}: columns have different lengths: { {name: len(column) for name, column in found.items()} }")
+        raise BadInput(
+            f"{path}: columns have different lengths: { {name: len(column) for name, column in found.items()} }"
+        )
     several = "{t}" in asked["source"]
     if several:
         found["time"] = np.repeat(np.arange(len(lists["source"])), [len(part) for part in lists["source"]])
@@ -247,7 +263,9 @@ def _sparse_adjacency(path: Path) -> Listed:
     arrays = load_archive(path)
     if "adj_indptr" not in arrays or "adj_indices" not in arrays:
         names = ", ".join(sorted(arrays))
-        raise BadConfig(f"{path} holds {names}: say which are the edges with --source and --target, such as 'edge_index[0]'")
+        raise BadConfig(
+            f"{path} holds {names}: say which are the edges with --source and --target, such as 'edge_index[0]'"
+        )
     starts = arrays["adj_indptr"].astype(np.int64)
     edges = np.stack([np.repeat(np.arange(len(starts) - 1), np.diff(starts)), arrays["adj_indices"].astype(np.int64)])
     return fixed_topology(edges, arrays.get("adj_data"), num_nodes=len(starts) - 1)

@@ -34,7 +34,7 @@ class Block:
         assert self._columns is not None
         for name, column in self._columns.items():
             self._places[name] = (os.lseek(file, 0, os.SEEK_END), column.dtype)
-            left = memoryview(np.ascontiguousarray(column).view(np.uint8).reshape(-1))
+            left = np.ascontiguousarray(column).view(np.uint8).reshape(-1).data
             while left:
                 left = left[os.write(file, left) :]
         self._file, self._columns = file, None
@@ -49,7 +49,7 @@ class Block:
     def _read_column(self, name: str, first: int, last: int) -> NDArray[Any]:
         place, dtype = self._places[name]
         out = np.empty(last - first, dtype)
-        left, at = memoryview(out.view(np.uint8)), place + first * dtype.itemsize
+        left, at = out.view(np.uint8).data, place + first * dtype.itemsize
         while left:
             got = os.preadv(self._file, [left], at)
             assert got > 0, "a scratch file became shorter"

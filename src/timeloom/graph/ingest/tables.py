@@ -46,7 +46,9 @@ class TableSource:
             return "s"
         if pa.types.is_floating(kind):
             if asked in ("ms", "us", "ns"):
-                raise BadConfig(f"{self._name}: times are floats, which --time-unit {asked} cannot keep: use --time-unit s")
+                raise BadConfig(
+                    f"{self._name}: times are floats, which --time-unit {asked} cannot keep: use --time-unit s"
+                )
             return "ns" if asked == "s" else "nano"
         return asked
 
@@ -145,7 +147,12 @@ def _integers(column: Any, what: str) -> tuple[NDArray[np.int64], Reasons]:
 
 def _weights(column: Any, name: str) -> tuple[NDArray[np.float64], Reasons]:
     kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)):
+    if not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_decimal(kind)
+    ):
         raise BadInput(f"{name}: the weight column has type {kind}: it must hold numbers")
     values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)).astype(np.float64)
     return values, np.where(np.isfinite(values), Reason.fine, Reason.not_finite).astype(np.int8)

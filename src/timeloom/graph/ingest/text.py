@@ -96,7 +96,9 @@ def _asked_place(asked: str, role: Role, names: list[str], where: str, *, named:
     if asked.isdigit() and 1 <= int(asked) <= len(names):
         return int(asked) - 1
     have = ", ".join(names) if named else f"{len(names)} columns without names"
-    raise BadConfig(f"--{role.name} {asked}: {where} has no such column (it has {have}); give a name, or 1 to {len(names)}")
+    raise BadConfig(
+        f"--{role.name} {asked}: {where} has no such column (it has {have}); give a name, or 1 to {len(names)}"
+    )
 
 
 class TextSource:
@@ -159,16 +161,16 @@ class TextSource:
                 return text[at:].copy(), lines, False
         return text[len(text) :], lines, True
 
-    def _take(
-        self, where: str, read: _Tokens, first_line: int, account: Account, bad: BadRows
-    ) -> tuple[RowBlock, int]:
+    def _take(self, where: str, read: _Tokens, first_line: int, account: Account, bad: BadRows) -> tuple[RowBlock, int]:
         counters = read.counters
         account.read += int(counters[tokens.ROWS] + counters[tokens.BAD])
         account.note("blank lines", int(counters[tokens.BLANK]))
         account.note("comment lines", int(counters[tokens.COMMENTS]))
         account.note("times rounded to a billionth", int(counters[tokens.ROUNDED]))
         places = [
-            BadPlace(f"{where} line {first_line + line - 1} column {column + 1}", Reason(reason), text, self._hint(reason))
+            BadPlace(
+                f"{where} line {first_line + line - 1} column {column + 1}", Reason(reason), text, self._hint(reason)
+            )
             for line, column, reason, text in read.bad
         ]
         bad.found(places, read.reasons)
@@ -212,16 +214,16 @@ def read_tokens(text: NDArray[np.uint8], layout: Layout, comment: str) -> _Token
     marks = np.frombuffer(bytearray(comment.encode()), np.uint8)
     separator = ord(layout.separator) if layout.separator else 0
     roles, forms = np.array(layout.roles, np.int64), np.array(layout.forms, np.int64)
-    tokens.tokenize(
-        text, separator, roles, forms, layout.lenient, marks, fields, weights, slow, bad, counters, reasons
-    )
+    tokens.tokenize(text, separator, roles, forms, layout.lenient, marks, fields, weights, slow, bad, counters, reasons)
     found = [
         (int(line), int(column), int(reason), _shown(text[first:last]))
         for line, column, reason, first, last in bad[: min(int(counters[tokens.BAD]), len(bad))]
     ]
     kept = int(counters[tokens.ROWS])
     gone: list[int] = []
-    for row, line, column, reason, shown in _read_slow(text, slow[: int(counters[tokens.SLOW])], fields, weights, counters):
+    for row, line, column, reason, shown in _read_slow(
+        text, slow[: int(counters[tokens.SLOW])], fields, weights, counters
+    ):
         # A row with two bad fields is one bad row.
         if row not in gone[-1:]:
             gone.append(row)
@@ -239,7 +241,11 @@ def _shown(field: NDArray[np.uint8]) -> str:
 
 
 def _read_slow(
-    text: NDArray[np.uint8], slow: NDArray[np.int64], fields: NDArray[np.int64], weights: NDArray[np.float64], counters: NDArray[np.int64]
+    text: NDArray[np.uint8],
+    slow: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    counters: NDArray[np.int64],
 ) -> list[tuple[int, int, int, Reason, str]]:
     """Read exactly the numbers that need more than 64-bit arithmetic; return (row, line, column, reason, text) of bad ones."""
     refused = []
@@ -264,7 +270,11 @@ def _exact_billionths(field: str) -> tuple[Reason, int, bool]:
     except InvalidOperation:
         return Reason.not_time, 0, False
     ticks = int(value.to_integral_value("ROUND_HALF_UP"))
-    return (Reason.fine if abs(ticks) < 2**63 else Reason.time_range), ticks if abs(ticks) < 2**63 else 0, ticks != value
+    return (
+        (Reason.fine if abs(ticks) < 2**63 else Reason.time_range),
+        ticks if abs(ticks) < 2**63 else 0,
+        ticks != value,
+    )
 
 
 def _exact_real(field: str) -> tuple[Reason, float]:
@@ -366,10 +376,10 @@ def _split(line: str, separator: str) -> list[str]:
         return line.split()
     if '"' not in line:
         return [field.strip() for field in line.split(separator)]
-    pattern = rf'\s*"((?:[^"]|"")*)"\s*(?:{re.escape(separator)}|$)|([^{re.escape(separator)}]*)(?:{re.escape(separator)}|$)'
-    found = [
-        (quoted.replace('""', '"') or plain.strip()) for quoted, plain in re.findall(pattern, line)
-    ]
+    pattern = (
+        rf'\s*"((?:[^"]|"")*)"\s*(?:{re.escape(separator)}|$)|([^{re.escape(separator)}]*)(?:{re.escape(separator)}|$)'
+    )
+    found = [(quoted.replace('""', '"') or plain.strip()) for quoted, plain in re.findall(pattern, line)]
     return found if line.endswith(separator) else found[:-1] or found
 
 
@@ -380,7 +390,9 @@ def _find_header(rows: list[list[str]], reading: Reading) -> tuple[bool, list[st
         return reading.header == "yes", first if reading.header == "yes" else []
     known = {name for names in _KNOWN.values() for name in names}
     asked = {getattr(reading.columns, role.name) for role in Role if role != Role.ignored} - {None}
-    speaks = sum(name.lower() in known for name in first) >= 2 or any(name in asked and not name.isdigit() for name in first)
+    speaks = sum(name.lower() in known for name in first) >= 2 or any(
+        name in asked and not name.isdigit() for name in first
+    )
     if speaks and not any(_is_value(field) for field in first):
         return True, first
     same = [row for row in rows[1:] if len(row) == len(first)]

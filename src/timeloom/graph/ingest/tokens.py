@@ -208,7 +208,14 @@ def _read_date(text: Bytes, at: int, end: int) -> tuple[int, int]:
     seconds, part = 0, np.int64(0)
     if at < end:
         hour, minute = _digits(text, at + 1, end, 2), _digits(text, at + 4, end, 2)
-        if (text[at] != 84 and text[at] != 32) or hour < 0 or hour > 23 or minute < 0 or minute > 59 or text[at + 3] != 58:
+        if (
+            (text[at] != 84 and text[at] != 32)
+            or hour < 0
+            or hour > 23
+            or minute < 0
+            or minute > 59
+            or text[at + 3] != 58
+        ):
             return _NOT_TIME, 0
         seconds = hour * 3600 + minute * 60
         at += 6
@@ -447,7 +454,14 @@ def tokenize(
                 why, value, real, rounded = _read_field(text, first, last, role, forms[column])
                 if why == _SLOW_FIELD:
                     n = counters[SLOW]
-                    slow[n, 0], slow[n, 1], slow[n, 2], slow[n, 3], slow[n, 4], slow[n, 5] = row, role, first, last, line, column
+                    slow[n, 0], slow[n, 1], slow[n, 2], slow[n, 3], slow[n, 4], slow[n, 5] = (
+                        row,
+                        role,
+                        first,
+                        last,
+                        line,
+                        column,
+                    )
                     counters[SLOW] = n + 1
                 elif why != 0 and not (why == _LEADING_ZERO and lenient):
                     reason, bad_column, bad_first, bad_last = why, column, first, last

@@ -1,17 +1,18 @@
 """How changes become a segment of a store: keyframes, deltas, and what is worth knowing of every snapshot.
 
-A snapshot is stored whole (a keyframe) where the deltas since the last keyframe have grown as large as itself, else as a
-delta. So reading any snapshot touches at most about twice its size, however few or many edges change.
+A snapshot is stored whole (a keyframe) where the deltas since the last keyframe have grown as large as itself, else as
+a delta. So reading any snapshot touches at most about twice its size, however few or many edges change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.graph.delta import Delta, apply, compose_all
+from timeloom.graph.delta import Delta, apply, compose_all, ones_if_none
 from timeloom.graph.ingest.spill import Block, Columns, Spill
 from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 from timeloom.graph.snapshot import STATISTICS
@@ -52,7 +53,9 @@ def _move_degrees(
 
 
 @kernel("void(int32[::1], int64, int32[::1], int32[::1], int8[::1], int64[::1], int64[::1])")
-def _settle(touched: Int32s, t: int, into: Int32s, out_of: Int32s, was_active: Int8s, first_seen: Int64s, counts: Int64s) -> None:
+def _settle(
+    touched: Int32s, t: int, into: Int32s, out_of: Int32s, was_active: Int8s, first_seen: Int64s, counts: Int64s
+) -> None:
     """Count which of the touched nodes came and went between two snapshots."""
     for i in range(len(touched)):
         node = touched[i]
@@ -72,7 +75,7 @@ def _settle(touched: Int32s, t: int, into: Int32s, out_of: Int32s, was_active: I
 
 @dataclass(slots=True)
 class NodeTrack:
-    """What is followed of every node while snapshots are written: degrees now, and where it was seen first (-1: never)."""
+    """What is followed of every node: its degrees now, and the snapshot that saw it first (-1: never seen)."""
 
     into: Int32s
     out_of: Int32s
@@ -182,11 +185,12 @@ class SegmentWriter:
             keys = np.concatenate([part["key"] for part in parts]) if parts else np.empty(0, np.int64)
             weights = np.concatenate([part["weight"] for part in parts]) if parts else np.empty(0)
             deltas = [self._delta_between(blocks, low, high) for blocks in self._chain_parts]
-            keys, new_weights = apply(keys, weights, compose_all(deltas, self._layout))
+            keys, found = apply(keys, weights, compose_all(deltas, self._layout))
+            weights = ones_if_none(keys, found)
             self._arrays["keyframe.keys"].write(keys)
             if self._weighted:
-                self._arrays["keyframe.weights"].write(new_weights)
-            fresh.add({"key": keys, "weight": new_weights})
+                self._arrays["keyframe.weights"].write(weights)
+            fresh.add({"key": keys, "weight": weights})
         self._base.close()
         self._chain.close()
         self._base, self._chain_parts = fresh, []
@@ -209,7 +213,7 @@ class SegmentWriter:
             places = [largest.num_rows * i // pieces for i in range(1, pieces)]
             bounds[1:1] = [int(largest.read(place, place + 1)["key"][0]) for place in places]
         bounds = sorted(set(bounds))
-        return list(zip(bounds[:-1], bounds[1:], strict=True))
+        return list(pairwise(bounds))
 
     def finish(self, starts: Int64s) -> Int64s:
         """Write the segment's index; return the statistics of its snapshots."""
