@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def _features(options: AttributeOptions, table: Any) -> dict[str, Any]:
         return {"feature_classes": (codes, names)}
     if kind == "columns":
         columns = [_numbers(_column(table, name, options), name) for name in rest.split(",")]
-        return {"features": np.stack(columns, axis=1).astype(np.float32)}
+        return {"features": _finite(np.stack(columns, axis=1).astype(np.float32), f"--features {options.features}")}
     if kind == "array":
         values = read_array(*_split_array(rest, "--features"))
         if values.ndim == 1:
@@ -160,8 +161,9 @@ def _read_table(path: Path) -> Any:
         if member not in zip_members(file.path):
             raise BadInput(f"{archive} has no member {member}")
     try:
-        decompressed, _ = stream(file)
-        data = decompressed.read()
+        decompressed, raw = stream(file)
+        with closing(raw), closing(decompressed):
+            data = decompressed.read()
     except (EOFError, OSError) as error:
         raise BadInput(f"{path} is broken or cut off: {error}") from None
     return _parsed(data, path)
@@ -179,6 +181,7 @@ def _parsed(data: bytes, path: Path) -> Any:
             pa.BufferReader(data),
             read_options=pyarrow.csv.ReadOptions(column_names=names),
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+            convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True),
         )
     except pa.ArrowException as error:
         raise BadInput(f"{path} cannot be read as a table of nodes: {error}") from None

@@ -14,6 +14,7 @@ from timeloom.graph.ingest.history import (
     Contributions,
     Follower,
     HistoryCounts,
+    Int32s,
     Policy,
     in_order,
     joined,
@@ -185,6 +186,17 @@ class Builder:
         return writer.finish(starts), weighted
 
 
+@kernel("boolean(int32[::1], float64[::1], float64[::1], int64[::1], int64[::1])")
+def _tally(t: Int32s, old: Float64s, new: Float64s, num_changes: Int64s, net_edges: Int64s) -> bool:
+    """Count changes by snapshot; return whether any weight is neither 0 nor 1."""
+    weighted = False
+    for i in range(len(t)):
+        num_changes[t[i]] += 1
+        net_edges[t[i]] += (1 if new[i] != 0.0 else 0) - (1 if old[i] != 0.0 else 0)
+        weighted |= (new[i] != 0.0 and new[i] != 1.0) or (old[i] != 0.0 and old[i] != 1.0)
+    return weighted
+
+
 class _Buckets:
     """Changes on their way from the order of edges to the order of snapshots."""
 
@@ -215,13 +227,7 @@ class _Buckets:
         if not len(changes.key):
             return
         t = changes.t - np.int32(self._first)
-        size = len(self.num_changes)
-        appears, goes = changes.old == 0.0, changes.new == 0.0
-        self.num_changes += np.bincount(t, minlength=size)
-        self.net_edges += np.bincount(t[appears], minlength=size) - np.bincount(t[goes], minlength=size)
-        self.weighted = self.weighted or not bool(
-            np.all((appears | (changes.old == 1.0)) & (goes | (changes.new == 1.0)))
-        )
+        self.weighted |= _tally(t, changes.old, changes.new, self.num_changes, self.net_edges)
         rows: Columns = {"t": t, "key": changes.key, "old": changes.old, "new": changes.new}
         if len(self._buckets) == 1:
             self._buckets[0].add(rows)

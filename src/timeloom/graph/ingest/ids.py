@@ -61,7 +61,8 @@ class _IntegerCodes:
 
     def encode(self, values: Int64s) -> Codes:
         out = np.empty(len(values), np.int32)
-        values = np.ascontiguousarray(values)
+        # Compiled loops take writable arrays only, and Arrow's memory is not.
+        values = np.require(values, requirements=["C", "W"])
         while (known := _encode(values, self._table, self._codes, self._ids, self._known, out)) < 0:
             self._known = -1 - known
             self._grow()

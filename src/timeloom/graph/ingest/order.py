@@ -5,6 +5,8 @@ Shape letters: R rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,11 +45,36 @@ def _survey(keys: Int64s) -> tuple[bool, int]:
     return ascending, differing
 
 
+@kernel("void(int64[::1], uint32[::1], int64[::1])")
+def _take_8(column: Int64s, order: Order, out: Int64s) -> None:
+    for i in range(len(order)):
+        out[i] = column[order[i]]
+
+
+@kernel("void(int32[::1], uint32[::1], int32[::1])")
+def _take_4(column: NDArray[np.int32], order: Order, out: NDArray[np.int32]) -> None:
+    for i in range(len(order)):
+        out[i] = column[order[i]]
+
+
+def take(column: NDArray[Any], order: Order) -> NDArray[Any]:
+    """Return the rows of a column in this order; several times faster than NumPy's indexing by 32-bit numbers."""
+    size = column.dtype.itemsize
+    if size not in (4, 8):
+        return column[order]
+    out = np.empty(len(order), column.dtype)
+    if size == 8:
+        _take_8(np.ascontiguousarray(column).view(np.int64), order, out.view(np.int64))
+    else:
+        _take_4(np.ascontiguousarray(column).view(np.int32), order, out.view(np.int32))
+    return out
+
+
 def sorting_order(columns: list[Int64s]) -> Order | None:
     """Return the stable order that sorts rows by these columns, the first one counting most; None if sorted already."""
     order: Order | None = None
     for column in reversed(columns):
-        keys = np.ascontiguousarray(column if order is None else column[order], dtype=np.int64)
+        keys = np.ascontiguousarray(column if order is None else take(column, order), dtype=np.int64)
         ascending, differing = _survey(keys)
         if ascending:
             continue
@@ -77,4 +104,4 @@ def sort_rows(rows: Columns, by: list[str]) -> Columns:
     """Return the rows sorted by the named columns, the first counting most; equal rows keep their order."""
     columns = [as_sortable(rows[name]) if rows[name].dtype == np.float64 else rows[name] for name in by]
     order = sorting_order(columns)
-    return rows if order is None else {name: column[order] for name, column in rows.items()}
+    return rows if order is None else {name: take(column, order) for name, column in rows.items()}

@@ -79,6 +79,9 @@ class TableSource:
         for role, name in self._columns.items():
             column = batch.column(name)
             values[role], wrong = self._column(role, column, account)
+            if isinstance(values[role], np.ndarray):
+                # Compiled loops take writable arrays only, and Arrow's memory is not.
+                values[role] = np.require(values[role], requirements=["C", "W"])
             wrong[np.asarray(column.is_null(nan_is_null=True))] = Reason.missing
             fresh = (wrong != 0) & (reasons == 0)
             reasons[fresh], roles[fresh] = wrong[fresh], role
@@ -161,11 +164,12 @@ def _weights(column: Any, name: str) -> tuple[NDArray[np.float64], Reasons]:
 def _billionths(column: Any, account: Account) -> tuple[NDArray[np.int64], Reasons]:
     """Return float times in billionths; what that rounds is said in the account."""
     values = np.asarray(pc.fill_null(column, 0.0)).astype(np.float64)
-    whole = np.floor(values)
     fits = np.isfinite(values) & (np.abs(values) < 9_223_372_035)
-    part = np.where(fits, (values - np.where(fits, whole, 0)) * 1e9, 0.0)
-    ticks = np.where(fits, whole, 0).astype(np.int64) * 10**9 + np.rint(part).astype(np.int64)
-    account.note("times rounded to a billionth", int(np.count_nonzero(np.rint(part) != part)))
+    usable = np.where(fits, values, 0.0)
+    whole = np.floor(usable)
+    part = np.rint((usable - whole) * 1e9)
+    ticks = whole.astype(np.int64) * 10**9 + part.astype(np.int64)
+    account.note("times rounded to a billionth", int(np.count_nonzero(whole + part / 1e9 != usable)))
     wrong = np.where(np.isfinite(values), Reason.time_range, Reason.not_finite).astype(np.int8)
     wrong[fits] = Reason.fine
     return ticks, wrong

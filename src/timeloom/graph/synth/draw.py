@@ -29,19 +29,18 @@ def keyed(seed: int, stream: Stream, *, part: int = 0, t: int = 0) -> np.random.
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def power_law_weights(num_nodes: int, num_edges: int, exponent: float, rng: np.random.Generator) -> Float64s:
+def power_law_weights(num_nodes: int, most: float, exponent: float, rng: np.random.Generator) -> Float64s:
     """Return the [N] shares of the edge ends that nodes expect, in random order; they sum to 1.
 
-    The shares follow a power law, so that about k ** -exponent of the nodes have degree k. As in Chung and Lu
-    (Annals of Combinatorics 6, 2002) the law ends where two nodes would expect more than one edge between them: no node
-    expects more than sqrt(num_edges).
+    The shares follow a power law up to the largest, ``most`` (less where the law itself ends earlier): about
+    k ** -exponent of the nodes have degree k. The k-th largest is as in Chung and Lu (Annals of Combinatorics 6, 2002).
     """
     ranks, power = np.arange(num_nodes), -1.0 / (exponent - 1.0)
     low, high = 0.0, 64.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         raw = (ranks + 2.0**middle) ** power
-        if raw[0] * np.sqrt(num_edges) > raw.sum():
+        if raw[0] > raw.sum() * most:
             low = middle
         else:
             high = middle

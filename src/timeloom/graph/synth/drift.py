@@ -9,6 +9,7 @@ Shape letters: T snapshots, N nodes, C communities, E edges.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +46,7 @@ class Drift:
     """The share of edges that are replaced with each snapshot."""
     exponent: float = 2.5
     """Nodes of degree k are about k ** -exponent of all, up to degree sqrt(num_edges)."""
-    wave: float = 0.8
+    wave: float = 1.0
     """The logarithm of how much busier than on average a community gets."""
     lag: int = 3
     seed: int = 0
@@ -66,6 +67,16 @@ class Drift:
                 f"lag={self.lag} alone replace about {self.least_turnover:.2f} of the edges with each snapshot: "
                 f"raise turnover, or lower drift or wave"
             )
+
+    @property
+    def most_share(self) -> float:
+        """The largest share of the edge ends that a node expects.
+
+        Two such nodes of one community expect one edge between them. If they expected more, which is not possible, the
+        law of a snapshot would depend on the edges of the one before.
+        """
+        closeness = self.inside * self.num_communities + 1.0 - self.inside
+        return 1.0 / math.sqrt(self.num_edges * closeness)
 
     @property
     def least_turnover(self) -> float:
@@ -103,7 +114,7 @@ class DriftLaw:
         size, seed = drift.num_nodes, drift.seed
         self.num_parts = -(-drift.num_edges // PART_EDGES)
         self.num_rows = int(drift.num_edges * (1.0 + 2.0 * drift.turnover * (drift.num_snapshots - 1)))
-        self._weights = power_law_weights(size, drift.num_edges, drift.exponent, keyed(seed, Stream.weights))
+        self._weights = power_law_weights(size, drift.most_share, drift.exponent, keyed(seed, Stream.weights))
         self.communities = wander(
             size, drift.num_communities, drift.num_snapshots, drift=drift.drift, seed=seed
         )  # fmt: skip

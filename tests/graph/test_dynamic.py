@@ -1,0 +1,151 @@
+"""Any snapshot, delta or number of a graph can be read on its own, and all ways of reading agree."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.graph.reference import edges_of, stored
+from timeloom.errors import BadConfig
+from timeloom.graph.delta import NO_KEYS, apply, diff
+from timeloom.graph.dynamic import DynamicGraph, open_graph
+from timeloom.graph.export import export
+from timeloom.graph.ingest import Columns, Ingest, Reading, Windows, ingest
+from timeloom.graph.ingest.writer import LONGEST_CHAIN, plan_keyframes
+from timeloom.graph.stats import sparkline, stats
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> DynamicGraph:
+    """A graph that grows and changes a little, so that it is stored as keyframes and deltas."""
+    rng = np.random.default_rng(3)
+    rows = {
+        "source": rng.integers(0, 60, 6000),
+        "target": rng.integers(0, 60, 6000),
+        "time": rng.integers(0, 200, 6000),
+    }
+    path = tmp_path_factory.mktemp("graphs") / "g"
+    ingest(rows, path, Ingest(windows=Windows(kind="given"), life=40, duplicates="last"))
+    return open_graph(path)
+
+
+def test_the_graph_of_these_tests_has_keyframes_and_deltas(graph: DynamicGraph) -> None:
+    assert 1 < graph.num_keyframes < len(graph) / 2
+
+
+def test_snapshots_in_a_row_equal_snapshots_one_by_one(graph: DynamicGraph) -> None:
+    for snapshot in graph.snapshots(7, 150):
+        alone = graph.snapshot(snapshot.t)
+        assert np.array_equal(snapshot.keys, alone.keys)
+        assert np.array_equal(snapshot.weights, alone.weights)
+        assert np.array_equal(snapshot.alive, alone.alive)
+    assert [snapshot.t for snapshot in graph.snapshots()] == list(range(len(graph)))
+
+
+def test_a_delta_is_the_difference_of_its_snapshots(graph: DynamicGraph) -> None:
+    keys, weights = NO_KEYS, None
+    for t in range(len(graph)):
+        delta, now = graph.delta(t), graph.snapshot(t)
+        expected = diff(keys, weights, now.keys, now.stored_weights, graph.layout)
+        assert np.array_equal(delta.keys, expected.keys)
+        assert np.array_equal(delta.new, expected.new)
+        keys, weights = apply(keys, weights, delta)
+
+
+def test_counts_are_those_of_the_snapshots(graph: DynamicGraph) -> None:
+    counted = graph.statistics
+    assert counted["edges"].tolist() == [len(edges) for edges in stored(graph)]
+    for t in (0, 1, 57, 199):
+        snapshot = graph.snapshot(t)
+        nodes = set(snapshot.sources.tolist()) | set(snapshot.targets.tolist())
+        assert counted["active"][t] == len(nodes) == snapshot.alive.sum()
+    assert counted["born"].sum() == (graph.first_seen >= 0).sum()
+    assert sum(counted["added"] - counted["removed"]) == len(graph.snapshot(-1))
+
+
+def test_rows_and_degrees_of_a_snapshot_agree(graph: DynamicGraph) -> None:
+    snapshot = graph.snapshot(100)
+    into, out_of = snapshot.degrees()
+    assert into.tolist() == np.diff(snapshot.incoming().starts).tolist()
+    assert out_of.tolist() == np.diff(snapshot.outgoing().starts).tolist()
+
+
+def test_a_snapshot_that_is_not_there_is_refused(graph: DynamicGraph) -> None:
+    assert graph.snapshot(-1).t == len(graph) - 1
+    for t in (len(graph), -len(graph) - 1):
+        with pytest.raises(BadConfig, match=f"snapshot {t} of 'g' was asked for, but it has 200"):
+            graph.snapshot(t)
+    assert "200 snapshots" in repr(graph)
+
+
+def test_keyframes_bound_what_reading_a_snapshot_costs() -> None:
+    changes, edges = np.full(1000, 3), np.full(1000, 1000)
+    whole = plan_keyframes(changes, edges, weighted=False, fresh=True)
+    assert max(np.diff(np.flatnonzero(whole))) == LONGEST_CHAIN + 1
+    changes[500] = 5000
+    assert plan_keyframes(changes, edges, weighted=False, fresh=True)[500]
+    assert plan_keyframes(np.zeros(9, int), edges[:9], weighted=False, fresh=False).sum() == 0
+    assert plan_keyframes(np.array([0, 3]), edges[:2], weighted=True, fresh=False).tolist() == [False, True]
+
+
+def test_opening_takes_milliseconds_with_ten_thousand_snapshots(tmp_path: Path) -> None:
+    rows = {"source": np.arange(10_000) % 7, "target": np.arange(10_000) % 5 + 7, "time": np.arange(10_000)}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    open_graph(tmp_path / "g")
+    began = time.process_time()
+    for _ in range(20):
+        len(open_graph(tmp_path / "g").snapshot(9_999))
+    assert (time.process_time() - began) / 20 < 0.02
+
+
+def test_an_export_ingested_again_is_the_same_graph(graph: DynamicGraph, tmp_path: Path) -> None:
+    num_rows = export(graph, tmp_path / "g.parquet")
+    assert num_rows == graph.statistics["edges"].sum()
+    named = Columns(source="source", target="target", time="time", weight="weight")
+    ingest(
+        tmp_path / "g.parquet", tmp_path / "h", Ingest(windows=Windows(kind="given"), reading=Reading(columns=named))
+    )
+    assert stored(open_graph(tmp_path / "h")) == stored(graph)
+    assert export(graph, tmp_path / "d.parquet", changes=True) == sum(len(graph.delta(t)) for t in range(len(graph)))
+    assert pq.read_table(tmp_path / "d.parquet").column_names == [
+        "snapshot", "time", "source", "target", "old_weight", "new_weight"
+    ]  # fmt: skip
+    with pytest.raises(BadConfig, match="is a folder"):
+        export(graph, tmp_path)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_names_and_types_are_exported(tmp_path: Path) -> None:
+    rows = {
+        "source": ["a", "b"],
+        "target": ["b", "c"],
+        "time": np.array(["2020-01-01", "2020-01-02"], "datetime64[s]"),
+        "type": [5, 9],
+    }
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="1d")))
+    export(open_graph(tmp_path / "g"), tmp_path / "g.parquet")
+    table = pq.read_table(tmp_path / "g.parquet").to_pydict()
+    assert (table["source"], table["target"], table["type"]) == (["a", "b"], ["b", "c"], [5, 9])
+    assert str(table["time"][1]) == "2020-01-02 00:00:00"
+
+
+def test_stats_say_what_the_snapshots_say(graph: DynamicGraph) -> None:
+    found = stats(graph)
+    for t in (1, 2, 90):
+        before, now = set(edges_of(graph, t - 1)), set(edges_of(graph, t))
+        assert found.overlap[t] == pytest.approx(len(before & now) / len(before | now))
+        assert found.change[t] == pytest.approx(len(graph.delta(t)) / len(now))
+        assert found.density[t] == pytest.approx(len(now) / found.active[t] ** 2)
+    degrees = np.diff(graph.snapshot(-1).incoming().starts)
+    assert found.degree_quantiles["in"][-1] == degrees.max()
+    assert found.as_json()["num_edges"] == sum(found.edges)
+
+
+def test_a_sparkline_shows_the_shape() -> None:
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert len(sparkline(list(range(1000)))) == 48
+    assert sparkline([0, 0]) == "▁▁"
