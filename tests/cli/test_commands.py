@@ -41,7 +41,9 @@ def test_a_graph_is_made_described_checked_and_written_back(
     assert "rows read                 200" in told
     assert "self loop" in told
     ok("info", graph)
-    assert "change rate" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "change rate" in shown
+    assert "rows       200 read, " in shown
     ok("info", graph, "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["rules"]["windows"] == {"kind": "every", "amount": "7d"}
@@ -67,7 +69,7 @@ def test_later_events_are_appended(table: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["ingest", "{table}", "--out", "{tmp}/g"], 2, "say how time is cut"),
+        (["ingest", "{table}", "--time", "when", "--out", "{tmp}/g"], 2, "say how time is cut"),
         (["ingest", "{table}", "--every", "1d", "--snapshots", "3", "--out", "{tmp}/g"], 2, "exclude each other"),
         (["ingest", "{table}", "--every", "1d", "--time", "now", "--out", "{tmp}/g"], 2, "has no such column"),
         (["ingest", "{tmp}/none.csv", "--every", "1d", "--out", "{tmp}/g"], 3, "does not exist"),

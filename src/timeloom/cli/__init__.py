@@ -28,6 +28,7 @@ app = App(
     name="timeloom",
     help="Graph neural networks on graphs that change over time.",
     version=_version,
+    suppress_keyboard_interrupt=False,
 )
 app.command(ingest)
 app.command(append)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,6 +12,8 @@ from timeloom.cli.show import print_json
 
 if TYPE_CHECKING:
     from timeloom.graph.stats import GraphStats
+
+_TOLD = {"read": "rows_read", "kept": "kept", "merged": "merged", "dropped": "dropped_in_all"}
 
 
 def info(
@@ -52,6 +54,7 @@ def _lines(found: GraphStats) -> list[str]:
         f"  time       {found.first} to {found.end} (clock: {found.clock})",
         f"  nodes      {found.num_nodes:,}" + (f", edge types {found.num_types:,}" if found.num_types else ""),
         f"  edges      {found.num_edges:,} in all, {'weighted' if found.weighted else 'all of weight 1'} ({meaning})",
+        f"  rows       {_rows(found.reports)}",
         f"  features   {_spoken(found.features)}    labels  {_spoken(found.labels)}",
         "",
     ]
@@ -71,6 +74,13 @@ def _lines(found: GraphStats) -> list[str]:
     )
     lines += ["", f"  degrees in the last snapshot (50 % / 90 % / 99 % / largest): {tails}"]
     return lines
+
+
+def _rows(reports: list[dict[str, Any]]) -> str:
+    """Return what became of the rows of the ingest and of every append since."""
+    told = {name: sum(report[key] for report in reports) for name, key in _TOLD.items()}
+    sources = f", in {len(reports)} ingests and appends" if len(reports) > 1 else ""
+    return ", ".join(f"{count:,} {name}" for name, count in told.items()) + sources
 
 
 def _spoken(spec: dict[str, object]) -> str:

@@ -53,12 +53,15 @@ def _bars() -> Iterator[Progress]:
         TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=Console(stderr=True), transient=True,
     )  # fmt: skip
     tasks: dict[str, tuple[TaskID, float]] = {}
+    told = time.monotonic()
 
     def show(stage: str, done: int, total: int, rows: int) -> None:
-        now = time.monotonic()
+        nonlocal told
         if stage not in tasks:
-            tasks[stage] = (bars.add_task(stage, rate=""), now)
+            # A stage tells of its first piece when that is done; it began when the stage before it told its last.
+            tasks[stage] = (bars.add_task(stage, rate=""), told)
         task, began = tasks[stage]
+        now = told = time.monotonic()
         rate = f"{rows / max(now - began, 1e-3) / 1e6:6.2f} M rows/s"
         bars.update(task, completed=done, total=total or None, rate=rate)
 

@@ -49,11 +49,10 @@ def append(path: Path, source: Any, options: Append, progress: Progress = silent
     end are bad rows.
     """
     began = time.monotonic()
-    opened = open_source(source, options.reading)
     account = Account()
     bad = BadRows(account, drop=options.drop_bad_rows)
     with StoreWriter(path, update=True) as store:
-        graph = DynamicGraph(path)
+        graph, opened = DynamicGraph(path), open_source(source, options.reading)
         rules = rules_from_json(graph.store.manifest["rules"])
         _refuse_what_does_not_fit(graph, rules, opened.timed, options.attributes)
         limit = options.budget.share(0.25)

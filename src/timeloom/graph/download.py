@@ -98,9 +98,7 @@ def _alone(folder: Path, url: str) -> Iterator[None]:
         os.close(lock)
 
 
-def _fetch_partial(
-    url: str, partial: Path, progress: Progress, *, timeout_s: float, pauses_s: Sequence[float]
-) -> None:
+def _fetch_partial(url: str, partial: Path, progress: Progress, *, timeout_s: float, pauses_s: Sequence[float]) -> None:
     """Complete the partial file; attempts that bring something are not counted against the number of pauses."""
     pauses = list(pauses_s)
     while True:
@@ -179,7 +177,7 @@ def _open(url: str, headers: dict[str, str], timeout_s: float, partial: Path) ->
 
 
 def _place_of(response: HTTPResponse, note: _Note | None, have: int) -> tuple[int | None, int]:
-    """Return where in the file the response begins (None: it does not go on with ours) and the size of the whole file."""
+    """Return where in the file the response begins (None: it does not go on with ours), and the size of the file."""
     if response.status != 206:
         length = response.headers.get("Content-Length", "")
         return 0, int(length) if length.isdigit() else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from os import PathLike
@@ -71,6 +72,7 @@ class DynamicGraph:
         self.ids: NodeIds = open_ids(self.store, "nodes")
         self.type_ids: NodeIds = open_ids(self.store, "types")
         self._segments = [_Segment(self.store, **entry) for entry in manifest["segments"]]
+        self._firsts = [segment.first for segment in self._segments]
         self._num_snapshots: int = manifest["num_snapshots"]
         self.first_seen: Int64s = self.store.array("nodes.first_seen")
         """The snapshot in which each node first has an edge (-1: in none). An append replaces this array and the ids;
@@ -115,7 +117,7 @@ class DynamicGraph:
         return t % len(self)
 
     def _segment_of(self, t: int) -> _Segment:
-        return next(segment for segment in reversed(self._segments) if segment.first <= t)
+        return self._segments[bisect_right(self._firsts, t) - 1]
 
     def _edges(self, t: int) -> tuple[Int64s, Float64s | None]:
         """Return the keys and weights of snapshot t, from the keyframe before it and the deltas since."""

@@ -24,9 +24,9 @@ def find_dataset(name: str) -> Dataset:
     if name in by_name:
         return by_name[name]
     # People leave the collection out, or mistake it, more often than they misspell the name behind it.
-    lowered = {known.lower(): known for known in by_name} | {known.partition(":")[2].lower(): known for known in by_name}
+    spelled = {key.lower(): known for known in by_name for key in (known, known.partition(":")[2])}
     asked = name.lower()
-    near = [lowered[key] for part in (asked, asked.rpartition(":")[2]) for key in get_close_matches(part, lowered, 3)]
+    near = [spelled[key] for part in (asked, asked.rpartition(":")[2]) for key in get_close_matches(part, spelled, 3)]
     if near:
         raise BadConfig(f"no dataset is called {name}: did you mean {' or '.join(dict.fromkeys(near))}?")
     raise BadConfig(f"no dataset is called {name}; there are {', '.join(by_name)}")

@@ -46,22 +46,21 @@ def local_copy(dataset: Dataset, path: str | PathLike[str]) -> LocalCopy:
         source += parts if file in dataset.edges else []
         places |= parts_by_name
     # The catalogue was made when it was imported; how much memory is free has changed since.
-    options = replace(
-        dataset.preset, attributes=_resolved(dataset.preset.attributes, places), budget=default_budget()
-    )
-    return LocalCopy(source, options)
+    attributes = _resolved(dataset.preset.attributes, places)
+    return LocalCopy(source, replace(dataset.preset, attributes=attributes, budget=default_budget()))
 
 
 def _meant(dataset: Dataset, path: Path) -> str:
     """Return the name of the file that ``path`` is a copy of (empty: of a part of an archive)."""
-    for file in dataset.files:
+    files = (*dataset.edges, *dataset.beside)
+    for file in files:
         if path.name in _spellings((file.name, *file.also)):
             return file.name
-        if path.name in _spellings(file.members):
+        if path.name in _spellings(file.members) and len(files) + len(file.members) > 2:
             return ""
     if len(dataset.edges) > 1:
         names = ", ".join(file.name for file in dataset.files)
-        raise BadInput(f"--from {path} is none of the files of {dataset.name} ({names}): name one of these, or their folder")
+        raise BadInput(f"--from {path} is no file of {dataset.name}: name one of {names}, or the folder they are in")
     return dataset.edges[0].name
 
 
@@ -88,8 +87,8 @@ def _opened(dataset: Dataset, file: File, folder: Path, found: Path | None) -> t
     if unpacked and len(unpacked) == len(file.members):
         return list(unpacked.values()), unpacked
     here = sorted(entry.name for entry in folder.iterdir())
-    also = f"; it holds {', '.join(here[:6])}{', ...' if len(here) > 6 else ''}" if here else ", which is empty"
-    raise BadInput(f"{dataset.name} needs {file.name}, which is not in {folder}{also}: name the folder or file with --from")
+    holds = f"holds {', '.join(here[:6])}{', ...' if len(here) > 6 else ''}" if here else "is empty"
+    raise BadInput(f"{dataset.name} needs {file.name}, but {folder} {holds}: name the folder or the file with --from")
 
 
 def _resolved(attributes: AttributeOptions, places: dict[str, Path]) -> AttributeOptions:
@@ -117,7 +116,7 @@ def fetch_dataset(dataset: Dataset, progress: Progress = silent, *, timeout_s: f
     missing = [file for file in dataset.files if not (folder / file.name).exists()]
     for file in missing:
         if file.url is None:
-            raise DownloadFailed(f"{dataset.name} is published nowhere as {file.name}: name a copy of it with --from PATH")
+            raise DownloadFailed(f"{file.name} of {dataset.name} is published nowhere: name a copy with --from PATH")
     for file in missing:
         assert file.url is not None
         stage = f"fetching {file.name}" + ("" if file.sha256 else ", unverified")

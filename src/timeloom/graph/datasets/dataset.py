@@ -35,15 +35,15 @@ class Dataset:
     """What the preset's features and labels come from, where that is another file."""
     licence: str
     preset: Ingest
-    """How it becomes a graph. Files of nodes, features and labels are named as in `edges` and `beside`, without a folder;
-    `local_copy` puts the places of a copy in."""
+    """How it becomes a graph. Files of nodes, features and labels are named as in `edges` and `beside`, without a
+    folder; `local_copy` puts the places of a copy in."""
     choice: str
     """What the preset chose, and why."""
     num_nodes: int | None = None
     num_events: int | None = None
     """How many rows there are, before self loops are left out and events of one edge in one snapshot are merged."""
     num_snapshots: int | None = None
-    """How many snapshots the preset makes. None here and above: neither counted here nor stated where it is published."""
+    """How many snapshots the preset makes. None, here and above: not counted here, nor stated where it is published."""
 
     @property
     def files(self) -> tuple[File, ...]:

@@ -49,9 +49,7 @@ LABELLED = (
             reading=Reading(
                 columns=Columns(source="edge_index[0]", target="edge_index[1]", time="edge_year"), time_unit="plain"
             ),
-            attributes=AttributeOptions(
-                features="array:pubmed_temporal.npz#x", labels="classes:pubmed_temporal.npz#y"
-            ),
+            attributes=AttributeOptions(features="array:pubmed_temporal.npz#x", labels="classes:pubmed_temporal.npz#y"),
         ),
         choice="The years 1967 to 2010; a citation stays. Features: TF-IDF of 500 words.",
         num_nodes=19_717,
@@ -61,13 +59,9 @@ LABELLED = (
     Dataset(
         name="local:dblp",
         title="computer scientists who write papers together",
-        edges=(
-            File(name="dblp.zip", url=_DBLP, sha256=_DBLP_SHA256, members=("dblp.txt",), also=("mnci-dblp.zip",)),
-        ),
+        edges=(File(name="dblp.zip", url=_DBLP, sha256=_DBLP_SHA256, members=("dblp.txt",), also=("mnci-dblp.zip",)),),
         beside=(
-            File(
-                name="dblp.zip", url=_DBLP, sha256=_DBLP_SHA256, members=("node2label.txt",), also=("mnci-dblp.zip",)
-            ),
+            File(name="dblp.zip", url=_DBLP, sha256=_DBLP_SHA256, members=("node2label.txt",), also=("mnci-dblp.zip",)),
         ),
         licence="MIT (MNCI)",
         preset=Ingest(
@@ -136,9 +130,7 @@ LABELLED = (
     _contacts(
         "primary_school", "who met whom in a primary school", num_nodes=242, num_events=125_773, num_snapshots=3_100
     ),
-    _contacts(
-        "hospital", "who met whom in a ward of a hospital", num_nodes=75, num_events=32_424, num_snapshots=9_453
-    ),
+    _contacts("hospital", "who met whom in a ward of a hospital", num_nodes=75, num_events=32_424, num_snapshots=9_453),
     Dataset(
         name="local:cora",
         title="papers on machine learning that cite each other, without time",

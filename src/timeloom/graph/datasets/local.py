@@ -115,9 +115,7 @@ LOCAL = (
             windows=Windows(kind="every", amount="7d"),
             bounds=Bounds(start="2019-04-16"),
             reading=Reading(columns=Columns(source="src", target="dst", time="time", operation="op"), time_unit="s"),
-            attributes=AttributeOptions(
-                nodes=Path("julia_nodes.parquet"), node_id="id", features="columns:stdlib,jll"
-            ),
+            attributes=AttributeOptions(nodes=Path("julia_nodes.parquet"), node_id="id", features="columns:stdlib,jll"),
         ),
         choice=(
             "Weeks from 2019-04-16, where the history begins: edges older than that (time 0) are there at the start. "
@@ -163,18 +161,29 @@ LOCAL = (
                 columns=Columns(source="author", target="file", time="time"), time_unit="s", bipartite=True
             ),
         ),
-        choice="30 days; an edge author -> file weighs the number of changes. Author 5 is node s:5, file 5 is node t:5.",
+        choice="30 days; an edge author -> file weighs the number of changes. Author 5 is node s:5, file 5 is t:5.",
         num_nodes=186_990,
         num_events=1_427_179,
         num_snapshots=198,
     ),
     _seasons("retrosheet-2000", "2000 to 2024", _LATER, num_nodes=6_915, num_events=4_593_022, num_snapshots=25),
     _seasons(
-        "retrosheet-1903", "1903 to 1999", _EARLIER,
-        num_nodes=11_992, num_events=10_342_061, num_snapshots=97, note=" One year has no record.",
+        "retrosheet-1903",
+        "1903 to 1999",
+        _EARLIER,
+        num_nodes=11_992,
+        num_events=10_342_061,
+        num_snapshots=97,
+        note=" 1904 has no record.",
     ),
     _seasons(
-        "retrosheet", "1903 to 2024", _EARLIER, _LATER,
-        num_nodes=17_755, num_events=14_935_083, num_snapshots=122, note=" One year has no record.",
+        "retrosheet",
+        "1903 to 2024",
+        _EARLIER,
+        _LATER,
+        num_nodes=17_755,
+        num_events=14_935_083,
+        num_snapshots=122,
+        note=" 1904 has no record.",
     ),
-)  # fmt: skip
+)

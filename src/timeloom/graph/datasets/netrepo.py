@@ -25,7 +25,14 @@ _PLAIN = Columns(source="1", target="2", time="3")
 
 
 def _peers(
-    name: str, title: str, *, window: int, lags: int, separator: str = "blank", columns: Columns = _WEIGHTED, of: str = ""
+    name: str,
+    title: str,
+    *,
+    window: int,
+    lags: int,
+    separator: str = "blank",
+    columns: Columns = _WEIGHTED,
+    of: str = "",
 ) -> Dataset:
     """Return the dataset with the constants of the peers' loader; ``of`` is its name in the repository if another."""
     published = of or name
@@ -55,7 +62,11 @@ def _peers(
 NETREPO = (
     _peers("ia-slashdot-reply-dir", "replies between users of Slashdot", window=200, lags=30),
     _peers(
-        "stackexch", "users who mark posts on Stack Overflow", window=200, lags=30, of="ia-stackexch-user-marks-post-und"
+        "stackexch",
+        "users who mark posts on Stack Overflow",
+        window=200,
+        lags=30,
+        of="ia-stackexch-user-marks-post-und",
     ),
     _peers("rec-amazon-ratings", "ratings of products on Amazon", window=100, lags=30, separator="comma"),
     _peers("soc-flickr-growth", "friendships on Flickr as they were made", window=100, lags=30),

@@ -63,7 +63,7 @@ PYGT = (
         "hourly passengers at the bus stops of Montevideo",
         file="montevideo_bus.json",
         sha256="37d9c6286d474077b5c05173c1570c4da42c387013116daa8862c7a6cab86a75",
-        choice="One topology with metres as weights; the passengers of each hour are the labels; node ids are stop codes.",
+        choice="One topology with metres as weights; the passengers of each hour are the labels; ids are stop codes.",
         num_nodes=675,
         num_events=690,
         num_snapshots=744,

@@ -150,7 +150,7 @@ SNAP = (
             windows=Windows(kind="given"),
             reading=Reading(columns=Columns(source="1", target="2"), separator="tab", time_format="yyyymmdd"),
         ),
-        choice="The 733 days that were recorded; rows are there in both directions already. Self loops are left out and counted.",
+        choice="The 733 days recorded, with rows in both directions already. Self loops are left out and counted.",
         num_nodes=7_716,
         num_events=11_965_533,
         num_snapshots=733,

@@ -180,9 +180,10 @@ class Builder:
         if before.num_snapshots:
             weights = np.ones(len(before.keys)) if before.weights is None else before.weights
             writer.go_on_from(before.keys, weights, before.num_active)
+        changes = np.cumsum(buckets.num_changes).tolist()
         for t, blocks in enumerate(buckets.snapshots()):
             writer.add(blocks)
-            self._progress("writing", t + 1, len(starts), int(num_edges[t]))
+            self._progress("writing", t + 1, len(starts), changes[t])
         return writer.finish(starts), weighted
 
 

@@ -10,7 +10,7 @@ import psutil
 from timeloom.errors import BadConfig
 from timeloom.graph.ingest.history import Policy
 
-_OVERHEAD_BYTES = 330 << 20
+_OVERHEAD_BYTES = 400 << 20
 _LEAST_BYTES = 512 << 20
 
 

@@ -36,8 +36,8 @@ def wander(num_nodes: int, num_communities: int, num_snapshots: int, *, drift: f
 def tides(num_communities: int, num_snapshots: int, period: int) -> Float64s:
     """Return how busy [T, C] communities are, from -1 to 1: waves of this period, at C evenly spread phases.
 
-    All tides ever met are the corners of one regular polygon. It is turned so that it mirrors itself: whatever the tide,
-    it is met rising as often as falling, and none is 0.
+    All tides ever met are the corners of one regular polygon. It is turned so that it mirrors itself: whatever the
+    tide, it is met rising as often as falling, and none is 0.
     """
     corners = math.lcm(period, num_communities)
     phases = np.arange(num_communities) / num_communities + 0.5 / corners

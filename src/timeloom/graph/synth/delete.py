@@ -7,23 +7,22 @@ Shape letters: T snapshots, P parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from timeloom.errors import BadConfig
-from timeloom.graph.delta import NO_KEYS, apply, diff
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest.attributes import Attributes
 from timeloom.graph.ingest.rows import RowBlock
 from timeloom.graph.keys import Float64s, Int64s
-from timeloom.graph.names import NodeIds
+from timeloom.graph.names import IdList
 from timeloom.graph.synth import options
 from timeloom.graph.synth.curves import CURVES, growth, whole
 from timeloom.graph.synth.draw import Stream, apportion, keyed
-from timeloom.graph.synth.evolve import PART_EDGES, Change, without_edges
+from timeloom.graph.synth.evolve import NO_EDGES, PART_EDGES, Change, are_among, with_edges, without_edges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class Delete:
     """The share of the edges that the first snapshot has."""
     last_share: float = 1.0
     edges_by_snapshot: tuple[int, ...] = ()
-    """The edges of every snapshot, for a growth that no curve describes; it replaces the four options above."""
+    """The edges of every snapshot where no curve describes them; replaces num_snapshots, curve and both shares."""
     turnover: float = 0.0
     """The share of edges that go with each snapshot, whichever they are; as many others take their place."""
     seed: int = 0
@@ -58,8 +57,11 @@ class Delete:
         options.share("turnover", self.turnover)
         if self.snapshot is not None:
             options.whole_number("snapshot", self.snapshot, 0, len(self.graph) - 1)
-        if any(size < 0 for size in self.edges_by_snapshot) or (self.edges_by_snapshot and not any(self.edges_by_snapshot)):
-            raise BadConfig("edges_by_snapshot has a negative number, or zeros only: give the edges of each snapshot")
+        if self.edges_by_snapshot and (min(self.edges_by_snapshot) < 0 or not any(self.edges_by_snapshot)):
+            raise BadConfig(
+                f"edges_by_snapshot goes from {min(self.edges_by_snapshot)} to {max(self.edges_by_snapshot)}, but "
+                f"snapshots have 0 edges or more, and some have edges: give such numbers"
+            )
 
     def sizes(self, num_edges: int) -> Int64s:
         """Return the edges of each snapshot, of a static graph with so many."""
@@ -74,6 +76,7 @@ class DeleteLaw:
     def __init__(self, asked: Delete) -> None:
         self._asked, self._graph = asked, asked.graph
         self._keys, self._weights = _static_edges(asked)
+        self._ids, self._type_ids = _column(asked.graph.ids.all()), _column(asked.graph.type_ids.all())
         size = len(self._keys)
         self.sizes_T = asked.sizes(size)
         self._refuse_too_many(size)
@@ -92,13 +95,16 @@ class DeleteLaw:
         if size == 0:
             raise BadConfig(f"{self._graph.name!r} has no edges to delete: choose another snapshot")
         if (most := int(self.sizes_T.max())) > size:
-            raise BadConfig(f"a snapshot of {most} edges was asked for, but {self._graph.name!r} has {size}: ask for fewer")
-        needed = self._num_gone() + self.sizes_T
-        if (t := int(needed.argmax())) and needed[t] > size:
             raise BadConfig(
-                f"turnover={self._asked.turnover:g} takes {needed[t] - self.sizes_T[t]} edges out of snapshot {t - 1} and puts "
-                f"others in their place, but the {self.sizes_T[t]} edges of snapshot {t} leave only "
-                f"{size - self.sizes_T[t]} of {size} to choose from: lower turnover or last_share"
+                f"a snapshot of {most} edges was asked for, but {self._graph.name!r} has {size}: ask for fewer"
+            )
+        num_gone = self._num_gone()
+        t = int((num_gone + self.sizes_T).argmax())
+        if num_gone[t] + self.sizes_T[t] > size:
+            raise BadConfig(
+                f"turnover={self._asked.turnover:g} takes {num_gone[t]} edges out of snapshot {t - 1} and puts others "
+                f"in their place, but the {self.sizes_T[t]} edges of snapshot {t} leave only {size - self.sizes_T[t]} "
+                f"of {size} to choose from: lower turnover or last_share"
             )
 
     def _plan(self) -> tuple[Int64s, Int64s]:
@@ -124,29 +130,53 @@ class DeleteLaw:
 
     def rows(self, edges: Int64s) -> RowBlock:
         """Return the edges under their original ids."""
-        keys, layout, graph = self._keys[edges], self._graph.layout, self._graph
+        keys, layout = self._keys[edges], self._graph.layout
         return RowBlock(
-            source=_originals(graph.ids, layout.sources(keys)), target=_originals(graph.ids, layout.targets(keys)),
+            source=_of(self._ids, layout.sources(keys)), target=_of(self._ids, layout.targets(keys)),
             weight=None if self._weights is None else self._weights[edges],
-            type=_originals(graph.type_ids, layout.types(keys)) if layout.type_bits else None,
+            type=_of(self._type_ids, layout.types(keys)) if len(self._type_ids) else None,
         )  # fmt: skip
 
 
 def _static_edges(asked: Delete) -> tuple[Int64s, Float64s | None]:
-    """Return the sorted keys and the weights of the static graph; an edge has the weight it had last."""
-    graph = asked.graph
+    """Return the sorted keys and the weights (None: all 1) of the static graph; a union has the last weights."""
     if asked.snapshot is not None:
-        only = graph.snapshot(asked.snapshot)
+        only = asked.graph.snapshot(asked.snapshot)
         return only.keys, only.stored_weights
-    keys, weights = NO_KEYS, None
-    for snapshot in graph.snapshots():
-        here = snapshot.stored_weights
-        if here is not None and weights is None:
-            weights = np.ones(len(keys))
-        ...
+    keys: Int64s = NO_EDGES
+    weights: Float64s | None = None
+    for snapshot in asked.graph.snapshots():
+        union = with_edges(keys, snapshot.keys[~are_among(snapshot.keys, keys)])
+        if weights is not None or snapshot.stored_weights is not None:
+            before, weights = weights, np.ones(len(union))
+            if before is not None:
+                weights[np.searchsorted(union, keys)] = before
+            weights[np.searchsorted(union, snapshot.keys)] = snapshot.weights
+        keys = union
     return keys, weights
 
 
-def _originals(ids: NodeIds, numbers: Int64s) -> Any:
-    found = ids.of(numbers)
-    return found if isinstance(found, np.ndarray) else pa.array(found, pa.string())
+def static_attributes(asked: Delete) -> Attributes:
+    """Return the features and labels of the static graph, under its original ids."""
+    graph, t = asked.graph, -1 if asked.snapshot is None else asked.snapshot
+    t %= len(graph)
+    spec, ids = graph.store.manifest["features"], graph.ids.all()
+    labels = None if graph.labels.kind == "none" else graph.labels.at(t)
+    here = Attributes(ids=ids, labels=labels, classes=tuple(graph.labels.classes))
+    if spec["kind"] in ("degree", "random"):
+        return replace(here, spec=spec)
+    if spec["kind"] == "one_hot":
+        known = graph.store.array("features.classes")
+        classes = np.full(graph.num_nodes, -1)
+        classes[: len(known)] = known
+        return replace(here, feature_classes=(classes, spec["classes"]))
+    return here if spec["kind"] == "none" else replace(here, features=graph.features.at(t))
+
+
+def _column(ids: IdList) -> Any:
+    """Return ids as a column of integers or of names."""
+    return ids if isinstance(ids, np.ndarray) else pa.array(ids, pa.string())
+
+
+def _of(column: Any, numbers: Int64s) -> Any:
+    return column[numbers] if isinstance(column, np.ndarray) else column.take(pa.array(numbers))

@@ -1,8 +1,8 @@
 """What the graph of drifting communities is: its options, and the law by which its edges change.
 
-Every snapshot's edges are a draw from a law of that moment alone: who is in which community and how busy communities are
-*now*. Edges stay as often as this allows, but what stays tells nothing of the past, so that a class that depends on the
-past cannot be read from one snapshot.
+Every snapshot's edges are a draw from a law of that moment alone: who is in which community and how busy communities
+are *now*. Edges stay as often as this allows, but what stays tells nothing of the past, so that a class that depends on
+the past cannot be read from one snapshot.
 
 Shape letters: T snapshots, N nodes, C communities, E edges.
 """
@@ -18,7 +18,14 @@ from timeloom.errors import BadConfig
 from timeloom.graph.ingest.rows import RowBlock
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.synth import options
-from timeloom.graph.synth.communities import MOST_COMMUNITIES, Communities, past_classes, tides, wander
+from timeloom.graph.synth.communities import (
+    MOST_COMMUNITIES,
+    Classes,
+    Communities,
+    past_classes,
+    tides,
+    wander,
+)
 from timeloom.graph.synth.draw import Stream, apportion, keyed, pick, power_law_weights
 from timeloom.graph.synth.evolve import PART_EDGES, Change, draw_new
 
@@ -81,16 +88,16 @@ class Drift:
     @property
     def least_turnover(self) -> float:
         """About the share of edges that moving nodes and changing tides replace by themselves."""
-        swing = 2.0 * self.wave * np.sin(np.pi / (4 * self.lag))
+        swing = 2.0 * self.wave * math.sin(math.pi / (4 * self.lag))
         stay = (1.0 - self.drift) ** 2 if self.num_communities > 1 else 1.0
-        kept_inside = stay * (1.0 - swing / np.pi)
+        kept_inside = stay * (1.0 - swing / math.pi)
         kept_outside = 1.0 - swing * 0.405  # half the mean of |cos a + cos b|, for the tides of both ends
         return max(1.0 - self.inside * kept_inside - (1.0 - self.inside) * kept_outside, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What the edges of one snapshot are drawn from: the source by activity, the target inside its community or anywhere."""
+    """What the edges of one snapshot are drawn from: sources by activity, targets inside the community or anywhere."""
 
     community: Communities
     activity: Float64s
@@ -102,8 +109,8 @@ class Moment:
     def likelihood(self, sources: Int64s, targets: Int64s) -> Float64s:
         """Return the probability of each edge."""
         same = self.community[sources] == self.community[targets]
-        ends = self.inside * same * self.fame[targets] + (1.0 - self.inside) * self.activity[targets]
-        return self.activity[sources] * ends
+        ends: Float64s = self.inside * same * self.fame[targets] + (1.0 - self.inside) * self.activity[targets]
+        return ends * self.activity[sources]
 
 
 class DriftLaw:
@@ -119,11 +126,11 @@ class DriftLaw:
             size, drift.num_communities, drift.num_snapshots, drift=drift.drift, seed=seed
         )  # fmt: skip
         self._tides = tides(drift.num_communities, drift.num_snapshots, 4 * drift.lag)
-        shares = np.bincount(np.arange(size) % self.num_parts, self._weights)
-        self._part_sizes = apportion(drift.num_edges, shares)
+        shares = [self._weights[part :: self.num_parts].sum() for part in range(self.num_parts)]
+        self._part_sizes = apportion(drift.num_edges, np.array(shares))
 
     @property
-    def classes(self) -> np.ndarray:
+    def classes(self) -> Classes:
         """The [T, N] classes."""
         return past_classes(self.communities, self._tides, self._drift.lag)
 
@@ -140,7 +147,7 @@ class DriftLaw:
         return RowBlock(source=sources, target=targets)
 
     def change(self, part: int, t: int, edges: Int64s) -> Change:
-        """Let edges go, the more readily the less likely they became, and draw so many new ones that the number stays."""
+        """Let edges go, sooner the less likely they became, and draw so many new ones that the number stays."""
         rng = keyed(self._drift.seed, Stream.edges, part=part, t=t)
         now = self.moment(t)
         count = int(self._part_sizes[part])
@@ -183,11 +190,13 @@ class _Proposals:
             ends = sources, targets
             staying = self._kept * np.minimum(self._before.likelihood(*ends) / now.likelihood(*ends), 1.0)
             accepted &= rng.random(count) >= staying
-        return (sources * len(now.activity) + targets)[accepted]
+        proposed: Int64s = (sources * len(now.activity) + targets)[accepted]
+        return proposed
 
     def _members_of(self, community: Communities, points: Float64s) -> Int64s:
         """Return one member of each community, by fame."""
         first, last = self._first[community], self._last[community]
         below = np.where(first > 0, self._members_upto[first - 1], 0.0)
         places = np.searchsorted(self._members_upto, below + points * (self._members_upto[last] - below), side="right")
-        return self._members[np.clip(places, first, last)]
+        members: Int64s = self._members[np.clip(places, first, last)]
+        return members

@@ -1,7 +1,7 @@
 """How a law of change becomes rows: edges that appear and go, part by part, with one part in memory at a time.
 
-A part is a fixed share of a graph's edges, by their sources. Its size depends on the graph alone, so the same graph comes
-out however the rows are cut into blocks; and however many edges there are, the memory needed is that of one part.
+A part is a fixed share of a graph's edges. Its size depends on the options of the graph alone, so that the same graph
+comes out however the rows are cut into blocks; however many edges there are, the memory needed is that of one part.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Evolution:
         """About how many bytes of rows there will be."""
         return self._law.num_rows * _ROW_BYTES
 
-    def blocks(self, account: Account, bad: BadRows) -> Iterator[tuple[RowBlock, int]]:  # noqa: ARG002
+    def blocks(self, account: Account, bad: BadRows) -> Iterator[tuple[RowBlock, int]]:
         """Yield all rows; none is ever bad."""
         waiting: list[_Rows] = []
         num_waiting = 0
@@ -125,7 +125,8 @@ def are_among(some: Int64s, edges: Int64s) -> NDArray[np.bool_]:
     if not len(edges):
         return np.zeros(len(some), np.bool_)
     places = np.minimum(np.searchsorted(edges, some), len(edges) - 1)
-    return edges[places] == some
+    among: NDArray[np.bool_] = edges[places] == some
+    return among
 
 
 def without_edges(edges: Int64s, gone: Int64s) -> Int64s:
@@ -155,19 +156,23 @@ def draw_new(count: int, edges: Int64s, propose: Propose, already: Int64s = NO_E
     while (lacking := count - len(new)) > 0:
         if num_asked > _FRUITLESS * (num_found + 1_000):
             raise BadConfig(
-                f"{count} new edges were asked for in one snapshot, but after {num_asked} draws {lacking} are still lacking: "
-                "ask for fewer edges, for more nodes or for a higher exponent"
+                f"{count} new edges were asked for in one snapshot, but after {num_asked} draws {lacking} are still "
+                f"lacking: ask for fewer edges, for more nodes or for a higher exponent"
             )
         rate = max(num_found, 1) / num_asked if num_asked else 1.0
         asked = min(int(lacking * 1.1 / rate) + 64, _MOST_DRAWN)
-        drawn = _first_of_each(propose(asked))
-        drawn = drawn[~(are_among(drawn, edges) | are_among(drawn, new))][:lacking]
-        new = with_edges(new, np.sort(drawn))
-        num_asked, num_found = num_asked + asked, num_found + len(drawn)
+        fresh = _fresh(propose(asked), edges, new, lacking)
+        new = with_edges(new, fresh)
+        num_asked, num_found = num_asked + asked, num_found + len(fresh)
     return new
 
 
-def _first_of_each(drawn: Int64s) -> Int64s:
-    """Return the different edges in the order in which they were first drawn."""
-    _, places = np.unique(drawn, return_index=True)
-    return drawn[np.sort(places)]
+def _fresh(drawn: Int64s, edges: Int64s, new: Int64s, most: int) -> Int64s:
+    """Return, sorted, the first ``most`` different edges that were drawn and are in neither ``edges`` nor ``new``."""
+    different, places = np.unique(drawn, return_index=True)
+    unknown = ~(are_among(different, edges) | are_among(different, new))
+    different, places = different[unknown], places[unknown]
+    if len(different) <= most:
+        return different
+    first: Int64s = different[places < np.partition(places, most)[most]]
+    return first

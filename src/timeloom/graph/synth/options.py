@@ -34,9 +34,13 @@ def sizes(num_nodes: int, num_edges: int, num_snapshots: int, seed: int) -> None
     whole_number("num_snapshots", num_snapshots, 1, MOST_SNAPSHOTS)
     whole_number("seed", seed, 0, MOST_SEEDS - 1)
     whole_number("num_edges", num_edges, 1, 1 << 40)
-    most = num_nodes * (num_nodes - 1) // 4
-    if num_edges > most:
+    if num_edges > (most := room_for(num_nodes)):
         raise BadConfig(
             f"num_edges={num_edges} was asked for, but {num_nodes} nodes leave room for {most} "
             f"(a quarter of all pairs): ask for fewer edges or for more nodes"
         )
+
+
+def room_for(num_nodes: int) -> int:
+    """Return the most edges for which new ones are still drawn in reasonable time."""
+    return num_nodes * (num_nodes - 1) // 4

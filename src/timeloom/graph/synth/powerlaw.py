@@ -10,19 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from timeloom.errors import BadConfig
 from timeloom.graph.ingest.rows import RowBlock
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.synth import options
 from timeloom.graph.synth.curves import CURVES, growth, whole
 from timeloom.graph.synth.draw import Stream, apportion, keyed, pick, power_law_weights
-from timeloom.graph.synth.evolve import NO_EDGES, PART_EDGES, Change, Propose, draw_new
+from timeloom.graph.synth.evolve import PART_EDGES, Change, Propose, draw_new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
     """A graph that grows: nodes join along a curve, edges appear along the same curve, and some are replaced.
 
-    Node ids are in order of joining. A node that joins brings an edge from itself, while the snapshot has new edges to give.
+    Node ids are in order of joining. A node that joins brings an edge from itself, while there are new edges to give.
     """
 
     num_nodes: int = 10_000
@@ -47,8 +48,12 @@ class PowerLaw:
         options.one_of("curve", self.curve, CURVES)
         options.share("first_share", self.first_share, 1e-6)
         options.share("turnover", self.turnover)
-        first_nodes, first_edges = int(self.nodes_by_snapshot[0]), int(self.edges_by_snapshot[0])
-        options.sizes(first_nodes, first_edges, self.num_snapshots, self.seed)
+        for t, (num_nodes, num_edges) in enumerate(zip(self.nodes_by_snapshot, self.edges_by_snapshot, strict=True)):
+            if num_edges > (most := options.room_for(int(num_nodes))):
+                raise BadConfig(
+                    f"snapshot {t} is to have {num_edges} edges, but the {num_nodes} nodes that have joined leave room "
+                    f"for {most} (a quarter of all pairs): raise first_share or num_nodes, or lower num_edges"
+                )
 
     @property
     def _shares(self) -> Float64s:
@@ -74,19 +79,19 @@ class PowerLawLaw:
         self.num_parts = -(-asked.num_edges // PART_EDGES)
         rng = keyed(asked.seed, Stream.weights)
         weights = power_law_weights(asked.num_nodes, 1.0 / math.sqrt(asked.num_edges), asked.exponent, rng)
-        self._upto = np.cumsum(weights)
-        self._gone_TP, self._new_TP = self._plan(weights)
+        self._weights, self._upto = weights, np.cumsum(weights)
+        self._gone_TP, self._new_TP = self._plan()
         self.num_rows = int(self._gone_TP.sum() + self._new_TP.sum())
 
-    def _plan(self, weights: Float64s) -> tuple[Int64s, Int64s]:
+    def _plan(self) -> tuple[Int64s, Int64s]:
         """Return how many edges go from, and appear in, every part with each snapshot; sums over parts are exact."""
         edges_T = self._asked.edges_by_snapshot
         gone_TP = np.zeros((len(edges_T), self.num_parts), np.int64)
         new_TP = np.zeros_like(gone_TP)
         shares, sizes = np.zeros(self.num_parts), np.zeros(self.num_parts, np.int64)
-        parts_of, known, before = np.arange(len(weights)) % self.num_parts, 0, 0
+        known, before = 0, 0
         for t, (upto, num_edges) in enumerate(zip(self._num_nodes_T.tolist(), edges_T.tolist(), strict=True)):
-            shares += np.bincount(parts_of[known:upto], weights[known:upto], self.num_parts)
+            shares += np.bincount(np.arange(known, upto) % self.num_parts, self._weights[known:upto], self.num_parts)
             num_gone = round(self._asked.turnover * before)
             gone_TP[t] = apportion(num_gone, sizes.astype(np.float64))
             new_TP[t] = apportion(num_edges - before + num_gone, shares)
@@ -114,19 +119,20 @@ class PowerLawLaw:
         targets = self._ends(t, len(sources), rng)
         while len(loops := np.flatnonzero(sources == targets)):
             targets[loops] = self._ends(t, len(loops), rng)
-        return sources * self._asked.num_nodes + targets
+        brought: Int64s = sources * self._asked.num_nodes + targets
+        return brought
 
     def _ends(self, t: int, count: int, rng: np.random.Generator) -> Int64s:
         """Return ends of edges among all nodes that have joined."""
         return pick(self._upto[: self._num_nodes_T[t]], rng.random(count))
 
     def _proposals(self, part: int, t: int, rng: np.random.Generator) -> Propose:
-        weights = np.diff(self._upto[: self._num_nodes_T[t]], prepend=0.0)
-        own_upto = np.cumsum(weights[part :: self.num_parts])
+        own_upto = np.cumsum(self._weights[part : self._num_nodes_T[t] : self.num_parts])
 
         def propose(count: int) -> Int64s:
             sources = part + self.num_parts * pick(own_upto, rng.random(count))
             targets = self._ends(t, count, rng)
-            return (sources * self._asked.num_nodes + targets)[sources != targets]
+            proposed: Int64s = (sources * self._asked.num_nodes + targets)[sources != targets]
+            return proposed
 
         return propose

@@ -1,0 +1,467 @@
+"""Synthetic graphs are what their options say: sizes, change, degrees, and classes that only history tells."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from timeloom.errors import BadConfig
+from timeloom.graph.check import check
+from timeloom.graph.dynamic import DynamicGraph, open_graph
+from timeloom.graph.ingest import Ingest, Windows, ingest
+from timeloom.graph.ingest.attributes import AttributeOptions
+from timeloom.graph.ingest.rows import Columns, Reading
+from timeloom.graph.ingest.rules import Budget
+from timeloom.graph.keys import Float64s, Int64s
+from timeloom.graph.synth import Delete, Drift, Kind, PowerLaw, delete, drift, powerlaw, synth
+from timeloom.graph.synth.communities import past_classes, tides, wander
+from timeloom.graph.synth.draw import apportion
+
+SMALL = Budget(512 << 20)
+SMALL_DRIFT = Drift(num_nodes=300, num_edges=900, num_snapshots=12, num_communities=4, turnover=0.4, seed=3)
+DENSE = PowerLaw(num_nodes=12, num_edges=33, num_snapshots=20, first_share=1.0, turnover=1.0, exponent=2.1)
+SMALL_GROWTH = PowerLaw(num_nodes=300, num_edges=900, num_snapshots=12, turnover=0.1, seed=3)
+
+
+def make(kind: Kind, folder: Path, *, block_rows: int = 1 << 18) -> DynamicGraph:
+    """Make a graph whose every row had an effect, and open it."""
+    out = folder / f"g{len(list(folder.iterdir()))}"
+    report = synth(kind, out, budget=SMALL, block_rows=block_rows)
+    assert report.account.dropped == {}
+    assert report.account.notes == {}
+    assert report.account.kept == report.account.read
+    return open_graph(out)
+
+
+def edges_of(graph: DynamicGraph) -> list[list[int]]:
+    return [snapshot.keys.tolist() for snapshot in graph.snapshots()]
+
+
+def classes_of(graph: DynamicGraph) -> list[list[int]]:
+    return [graph.labels.at(t).tolist() for t in range(len(graph))]
+
+
+def turnovers(graph: DynamicGraph) -> Float64s:
+    counted = graph.statistics
+    return counted["removed"][1:] / counted["edges"][:-1]
+
+
+def fitted_exponent(degrees: Int64s, low: int, high: int) -> float:
+    """Return the exponent of the power law that degrees from ``low`` to ``high`` most likely follow."""
+    tail, low_edge, high_edge = degrees[(degrees >= low) & (degrees <= high)], low - 0.5, high + 0.5
+
+    def surprise(exponent: float) -> float:
+        room = (low_edge ** (1 - exponent) - high_edge ** (1 - exponent)) / (exponent - 1)
+        return float(exponent * np.log(tail).mean() + np.log(room))
+
+    return float(minimize_scalar(surprise, bounds=(1.2, 8.0), method="bounded").x)
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> DynamicGraph:
+    """The graph of drifting communities that a demo is made of."""
+    return make(Drift(), tmp_path_factory.mktemp("default"))
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory: pytest.TempPathFactory) -> DynamicGraph:
+    """Four snapshots with names, types, weights, features and labels."""
+    folder = tmp_path_factory.mktemp("static")
+    rng = np.random.default_rng(1)
+    nodes = [f"n{number}" for number in range(40)]
+    pairs = [(nodes[a], nodes[b]) for a, b in rng.integers(40, size=(600, 2)) if a != b]
+    table = {
+        "a": [pair[0] for pair in pairs],
+        "b": [pair[1] for pair in pairs],
+        "t": rng.integers(4, size=len(pairs)),
+        "w": rng.integers(1, 9, size=len(pairs)).astype(float),
+        "kind": [f"k{kind}" for kind in rng.integers(3, size=len(pairs))],
+    }
+    (folder / "nodes.csv").write_text("id,x,y\n" + "".join(f"{name},{k}.5,{k % 3}\n" for k, name in enumerate(nodes)))
+    columns = Columns(source="a", target="b", time="t", weight="w", type="kind")
+    extra = AttributeOptions(nodes=folder / "nodes.csv", features="columns:x", labels="class:y")
+    given = Ingest(windows=Windows(kind="given"), reading=Reading(columns=columns), attributes=extra)
+    ingest(table, folder / "graph", given)
+    return open_graph(folder / "graph")
+
+
+# Every kind
+
+
+@pytest.mark.parametrize("kind", [SMALL_DRIFT, SMALL_GROWTH], ids=["drift", "powerlaw"])
+def test_a_seed_settles_the_graph_however_rows_are_cut(kind: Drift | PowerLaw, tmp_path: Path) -> None:
+    graph, again = make(kind, tmp_path), make(kind, tmp_path, block_rows=17)
+    assert edges_of(again) == edges_of(graph)
+    assert classes_of(again) == classes_of(graph)
+    assert edges_of(make(replace(kind, seed=4), tmp_path)) != edges_of(graph)
+    assert list(check(graph.path)) == []
+
+
+def test_a_seed_settles_which_edges_are_deleted(static: DynamicGraph, tmp_path: Path) -> None:
+    kind = Delete(graph=static, num_snapshots=6, last_share=0.8, turnover=0.1)
+    graph = make(kind, tmp_path)
+    assert edges_of(make(kind, tmp_path, block_rows=17)) == edges_of(graph)
+    assert edges_of(make(replace(kind, seed=1), tmp_path)) != edges_of(graph)
+    assert list(check(graph.path)) == []
+
+
+def test_many_parts_make_a_graph_of_exact_sizes(
+    static: DynamicGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (drift, powerlaw, delete):
+        monkeypatch.setattr(module, "PART_EDGES", 70)
+    drifting, growing = make(SMALL_DRIFT, tmp_path), make(SMALL_GROWTH, tmp_path)
+    assert drifting.statistics["edges"].tolist() == [900] * 12
+    assert abs(turnovers(drifting).mean() - 0.4) < 0.02
+    assert growing.statistics["edges"].tolist() == SMALL_GROWTH.edges_by_snapshot.tolist()
+    assert turnovers(growing) == pytest.approx([0.1] * 11, abs=0.006)
+    assert (np.diff(growing.first_seen) >= 0).all()
+    kind = Delete(graph=static, num_snapshots=6, last_share=0.8, turnover=0.1)
+    law = delete.DeleteLaw(kind)
+    assert law.num_parts > 5
+    assert make(kind, tmp_path).statistics["edges"].tolist() == law.sizes_T.tolist()
+
+
+def test_a_snapshot_without_edges_or_without_a_change_exists(static: DynamicGraph, tmp_path: Path) -> None:
+    graph = make(Delete(graph=static, edges_by_snapshot=(0, 5, 5, 0, 0, 9, 9)), tmp_path)
+    assert graph.statistics["edges"].tolist() == [0, 5, 5, 0, 0, 9, 9]
+    assert graph.statistics["added"].tolist() == [0, 5, 0, 0, 0, 9, 0]
+    still = make(PowerLaw(num_nodes=50, num_edges=100, num_snapshots=5, first_share=1.0, turnover=0.0), tmp_path)
+    assert still.statistics["edges"].tolist() == [100] * 5
+
+
+def test_no_edge_leads_from_a_node_to_itself(tmp_path: Path) -> None:
+    for kind in (SMALL_DRIFT, SMALL_GROWTH, DENSE):
+        for snapshot in make(kind, tmp_path).snapshots():
+            assert (snapshot.sources != snapshot.targets).all()
+
+
+def test_a_graph_as_dense_as_allowed_can_be_drawn(tmp_path: Path) -> None:
+    # With every snapshot, 33 edges must be found among the 99 pairs that are not in the one before.
+    assert turnovers(make(DENSE, tmp_path)).tolist() == [1.0] * 19
+
+
+def test_apportioned_parts_are_near_their_shares_and_sum_up() -> None:
+    shares = np.random.default_rng(0).random(50)
+    parts = apportion(12_345, shares)
+    assert parts.sum() == 12_345
+    assert abs(parts - shares / shares.sum() * 12_345).max() <= 1.0
+    assert apportion(0, np.zeros(3)).tolist() == [0, 0, 0]
+
+
+# Drifting communities
+
+
+def test_drifting_snapshots_have_the_edges_and_the_turnover_asked_for(default: DynamicGraph, tmp_path: Path) -> None:
+    assert default.statistics["edges"].tolist() == [Drift().num_edges] * Drift().num_snapshots
+    assert turnovers(default).mean() == pytest.approx(Drift().turnover, abs=0.005)
+    assert np.abs(turnovers(default) - Drift().turnover).max() < 0.02
+    for turnover in (Drift().least_turnover + 0.01, 0.6, 1.0):
+        graph = make(Drift(turnover=turnover, num_snapshots=20), tmp_path)
+        assert turnovers(graph).mean() == pytest.approx(turnover, abs=0.01)
+
+
+def test_without_drift_and_waves_any_turnover_can_be_asked_for(tmp_path: Path) -> None:
+    graph = make(Drift(turnover=0.01, drift=0.0, wave=0.0, num_snapshots=30), tmp_path)
+    assert turnovers(graph).mean() == pytest.approx(0.01, abs=0.001)
+
+
+def test_a_longer_drift_begins_like_a_shorter_one(tmp_path: Path) -> None:
+    short, longer = make(SMALL_DRIFT, tmp_path), make(replace(SMALL_DRIFT, num_snapshots=15), tmp_path)
+    assert edges_of(longer)[:12] == edges_of(short)
+    assert classes_of(longer)[:12] == classes_of(short)
+
+
+def test_edges_stay_inside_communities_as_often_as_asked(default: DynamicGraph) -> None:
+    asked, law = Drift(), drift.DriftLaw(Drift())
+    inside = [
+        np.mean(law.communities[s.t, s.sources] == law.communities[s.t, s.targets]) for s in default.snapshots()
+    ]  # fmt: skip
+    by_chance = (1 - asked.inside) / asked.num_communities
+    assert np.mean(inside) == pytest.approx(asked.inside + by_chance, abs=0.02)
+    # Nodes that moved take their edges to the new community with them: the share does not decay.
+    assert abs(np.mean(inside[-10:]) - np.mean(inside[:10])) < 0.02
+
+
+def test_nodes_move_as_often_as_asked_and_to_any_other_community() -> None:
+    communities = wander(5_000, 5, 40, drift=0.03, seed=1)
+    moved = communities[1:] != communities[:-1]
+    assert moved.mean() == pytest.approx(0.03, abs=0.001)
+    steps = (communities[1:] - communities[:-1])[moved] % 5
+    assert np.bincount(steps, minlength=5)[1:] / moved.sum() == pytest.approx([0.25] * 4, abs=0.02)
+
+
+@pytest.mark.parametrize(("num_communities", "lag"), [(8, 3), (5, 2), (2, 1), (6, 4)])
+def test_a_tide_is_met_rising_as_often_as_falling(num_communities: int, lag: int) -> None:
+    seen = tides(num_communities, 480 * lag + lag, 4 * lag).round(9)
+    rising, seen = seen[:-lag] > 0, seen[lag:]
+    for tide in np.unique(seen):
+        assert rising[seen == tide].mean() == pytest.approx(0.5, abs=0.01)
+    assert abs(seen).min() > 0.01
+
+
+def test_a_class_is_the_tide_of_the_community_some_snapshots_ago(default: DynamicGraph) -> None:
+    asked, law = Drift(), drift.DriftLaw(Drift())
+    busy = tides(asked.num_communities, asked.num_snapshots, 4 * asked.lag) > 0
+    for t in range(len(default)):
+        past = t - asked.lag
+        expected = np.full(asked.num_nodes, -1) if past < 0 else busy[past][law.communities[past]].astype(int)
+        assert default.labels.at(t).tolist() == expected.tolist()
+    assert default.labels.classes == ["calm", "busy"]
+    assert past_classes(law.communities[:2], tides(8, 2, 12), 3).tolist() == [[-1] * asked.num_nodes] * 2
+
+
+def readings(graph: DynamicGraph) -> Float64s:
+    """Return [T, N, F] what one snapshot says of a node: log-degrees, its own and averaged over one and two hops."""
+    out = []
+    for snapshot in graph.snapshots():
+        ends, size = (snapshot.sources, snapshot.targets), graph.num_nodes
+        own = [np.log1p(np.bincount(ends[side], minlength=size)) for side in (0, 1)]
+
+        def mean(values: Float64s, to: int, ends: Any = ends, size: int = size) -> Float64s:
+            counts = np.maximum(np.bincount(ends[to], minlength=size), 1)
+            return np.bincount(ends[to], values[ends[1 - to]], size) / counts
+
+        near = [mean(values, to) for values in own for to in (0, 1)]
+        far = [mean(values, to) for values in near for to in (0, 1)]
+        out.append(np.stack([*own, *near, *far], axis=1))
+    return np.stack(out)
+
+
+def accuracy(graph: DynamicGraph, seen: Float64s, split: int) -> float:
+    """Return how often a quadratic reader is right from snapshot ``split`` on that learnt from those before."""
+    alive = np.stack([snapshot.alive for snapshot in graph.snapshots()])
+    classes = np.stack([graph.labels.at(t) for t in range(len(graph))])
+    scaled = (seen - seen.mean((0, 1))) / seen.std((0, 1))
+    scaled = np.concatenate([scaled, scaled**2, np.ones((*scaled.shape[:2], 1))], axis=2)
+    early = alive & (np.arange(len(graph)) < split)[:, None] & (classes >= 0)
+    early[: Drift().lag] = False
+    late = alive & (np.arange(len(graph)) >= split)[:, None]
+    learnt, *_ = np.linalg.lstsq(scaled[early], 2.0 * classes[early] - 1.0, rcond=None)
+    return float(np.mean((scaled[late] @ learnt > 0) == classes[late]))
+
+
+def test_classes_are_read_from_history_and_not_from_one_snapshot(default: DynamicGraph) -> None:
+    now = readings(default)
+    history = np.concatenate([np.roll(now, back, axis=0) for back in range(Drift().lag + 1)], axis=2)
+    assert accuracy(default, now, split=40) < 0.54
+    assert accuracy(default, history, split=40) > 0.9
+
+
+def test_not_even_who_knows_all_that_a_snapshot_was_drawn_from_knows_the_classes(default: DynamicGraph) -> None:
+    # Everything in a snapshot is a draw from the communities and their tides at that time.
+    law, asked = drift.DriftLaw(Drift()), Drift()
+    tide = tides(asked.num_communities, asked.num_snapshots, 4 * asked.lag)
+    known = np.stack([tide[t][law.communities[t]] for t in range(len(default))])[asked.lag :].round(6)
+    classes = np.stack([default.labels.at(t) for t in range(asked.lag, len(default))])
+    shares = [classes[known == value].mean() for value in np.unique(known)]
+    assert max(shares) < 0.56
+    assert min(shares) > 0.44
+
+
+def test_what_stays_tells_nothing_of_the_past(tmp_path: Path) -> None:
+    # With as much change as there can be, or as little, a busy community has as many edges: no lag, no echo.
+    asked = Drift(drift=0.0, num_snapshots=48, seed=5)
+    swings = []
+    for turnover in (0.2, 1.0):
+        kind = replace(asked, turnover=turnover)
+        law, graph = drift.DriftLaw(kind), make(kind, tmp_path)
+        counts = np.stack([np.bincount(law.communities[s.t, s.targets], minlength=8) for s in graph.snapshots()])
+        phase = np.exp(-2j * np.pi * np.arange(48) / (4 * asked.lag))
+        swings.append((np.log(counts) * phase[:, None]).mean(axis=0))
+    assert np.abs(np.angle(swings[0] / swings[1])).max() < 0.15
+    assert np.abs(np.abs(swings[0] / swings[1]) - 1).max() < 0.15
+
+
+def test_degrees_to_come_are_foretold_better_by_history_than_by_the_last(default: DynamicGraph) -> None:
+    degrees = np.stack([np.log1p(s.degrees()[0]) for s in default.snapshots()])
+    lags = np.stack([degrees[4 - back : -back] for back in (1, 2, 3, 4)], axis=2)
+    lags = np.concatenate([lags, np.ones((*lags.shape[:2], 1))], axis=2)
+    learnt, *_ = np.linalg.lstsq(lags[:36].reshape(-1, 5), degrees[4:40].ravel(), rcond=None)
+    error = np.mean((lags[36:] @ learnt - degrees[40:]) ** 2)
+    persistence = np.mean((degrees[39:-1] - degrees[40:]) ** 2)
+    assert error < 0.85 * persistence
+
+
+@pytest.mark.parametrize("exponent", [2.2, 3.0])
+def test_drifting_degrees_follow_the_power_law_asked_for(exponent: float, tmp_path: Path) -> None:
+    kind = Drift(
+        num_nodes=20_000, num_edges=200_000, num_snapshots=2, num_communities=4, exponent=exponent, wave=0.0, seed=1
+    )
+    into, out_of = make(kind, tmp_path).snapshot(1).degrees()
+    for degrees in (into, out_of):
+        assert fitted_exponent(degrees.astype(np.int64), 15, 120) == pytest.approx(exponent, abs=0.2)
+
+
+# Growth under a power law
+
+
+@pytest.mark.parametrize("curve", ["linear", "exponential"])
+def test_a_growing_graph_follows_its_curve_and_turnover_exactly(curve: str, tmp_path: Path) -> None:
+    kind = PowerLaw(num_nodes=1_000, num_edges=5_000, num_snapshots=21, curve=curve, first_share=0.2, turnover=0.08)
+    graph = make(kind, tmp_path)
+    edges = graph.statistics["edges"]
+    along = np.arange(21) / 20
+    expected = 0.2 + 0.8 * along if curve == "linear" else 0.2 ** (1 - along)
+    assert edges.tolist() == np.rint(5_000 * expected).tolist()
+    assert np.abs(graph.statistics["removed"][1:] - 0.08 * edges[:-1]).max() <= 0.5
+    joined = [int(np.count_nonzero((graph.first_seen >= 0) & (graph.first_seen <= t))) for t in range(21)]
+    assert joined == np.rint(1_000 * expected).tolist()
+
+
+@pytest.mark.parametrize("exponent", [2.2, 3.0])
+def test_growing_degrees_follow_the_power_law_asked_for(exponent: float, tmp_path: Path) -> None:
+    kind = PowerLaw(num_nodes=20_000, num_edges=200_000, num_snapshots=5, exponent=exponent)
+    into, out_of = make(kind, tmp_path).snapshot(-1).degrees()
+    for degrees in (into, out_of):
+        assert fitted_exponent(degrees.astype(np.int64), 15, 250) == pytest.approx(exponent, abs=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_million_edges_are_made_within_one_gibibyte(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from timeloom.graph.synth import PowerLaw, synth; "
+        "from timeloom.graph.ingest.rules import Budget; "
+        "kind = PowerLaw(num_nodes=1_000_000, num_edges=10_000_000, num_snapshots=10, turnover=0.02); "
+        "report = synth(kind, sys.argv[1], budget=Budget(1 << 30)); "
+        "print(report.account.kept, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "g")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    kept, peak_kib = map(int, ended.stdout.split())
+    assert kept > 10_000_000
+    assert peak_kib << 10 < 1 << 30
+    graph = open_graph(tmp_path / "g")
+    assert graph.statistics["edges"][-1] == 10_000_000
+
+
+# Deleting edges of a static graph
+
+
+def named(graph: DynamicGraph, t: int) -> dict[tuple[Any, Any, Any], float]:
+    """Return the weight of each edge of a snapshot under original ids."""
+    snapshot = graph.snapshot(t)
+    names, types = graph.ids.all(), graph.type_ids.all()
+    numbers = zip(snapshot.sources, snapshot.targets, snapshot.types, snapshot.weights, strict=True)
+    return {(names[a], names[b], types[k] if len(types) else ""): float(w) for a, b, k, w in numbers}
+
+
+def test_deleting_keeps_ids_types_weights_features_and_labels(static: DynamicGraph, tmp_path: Path) -> None:
+    for snapshot in (None, 2):
+        graph = make(Delete(graph=static, snapshot=snapshot, num_snapshots=5), tmp_path)
+        whole: dict[tuple[Any, Any, Any], float] = {}
+        for t in range(4) if snapshot is None else [snapshot]:
+            whole |= named(static, t)
+        assert named(graph, -1) == whole
+        for t in range(5):
+            assert named(graph, t).items() <= whole.items()
+        assert list(graph.ids.all()) == list(static.ids.all())
+        assert graph.features.at(0).tolist() == static.features.at(0).tolist()
+        assert graph.labels.at(0).tolist() == static.labels.at(0).tolist()
+        assert graph.labels.classes == static.labels.classes
+        assert graph.labels.fixed
+        assert list(check(graph.path)) == []
+
+
+@pytest.mark.parametrize("features", ["none", "log-degree", "random:4:7", "one-hot:y"])
+def test_deleting_keeps_every_kind_of_features(features: str, tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,y\n3,red\n5,\n7,blue\n9,red\n")
+    extra = AttributeOptions(nodes=tmp_path / "nodes.csv", features=features)
+    table = {"source": [3, 5, 7], "target": [5, 7, 3]}
+    ingest(table, tmp_path / "static", Ingest(reading=Reading(timed=False), attributes=extra))
+    static = open_graph(tmp_path / "static")
+    graph = make(Delete(graph=static, num_snapshots=2, first_share=0.4), tmp_path)
+    assert graph.ids.all() == pytest.approx([3, 5, 7, 9])
+    assert graph.features.at(1).tolist() == static.features.at(0).tolist()
+
+
+def test_deleting_without_turnover_only_adds(static: DynamicGraph, tmp_path: Path) -> None:
+    graph = make(Delete(graph=static, num_snapshots=10, curve="exponential"), tmp_path)
+    size = graph.statistics["edges"][-1]
+    assert graph.statistics["removed"].tolist() == [0] * 10
+    assert graph.statistics["edges"].tolist() == np.rint(size * 0.1 ** (1 - np.arange(10) / 9)).tolist()
+
+
+def test_deleting_turns_over_as_much_as_asked_and_spares_no_edge(default: DynamicGraph, tmp_path: Path) -> None:
+    kind = Delete(graph=default, snapshot=7, num_snapshots=40, first_share=0.5, last_share=0.5, turnover=0.2)
+    graph = make(kind, tmp_path)
+    assert graph.statistics["edges"].tolist() == [5_000] * 40
+    assert graph.statistics["removed"].tolist() == [0] + [1_000] * 39
+    keys = default.snapshot(7).keys
+    shares = np.mean([np.isin(keys, snapshot.keys) for snapshot in graph.snapshots()], axis=0)
+    assert np.mean((shares == 0.0) | (shares == 1.0)) < 0.001
+    tenths = shares.reshape(10, -1).mean(axis=1)
+    assert tenths == pytest.approx([0.5] * 10, abs=0.03)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"num_nodes": 3}, "num_nodes=3 was asked for, but it must lie between 4"),
+        ({"num_nodes": 100}, "num_edges=10000 was asked for, but 100 nodes leave room for 2475"),
+        ({"num_snapshots": 0}, "num_snapshots=0 was asked for"),
+        ({"num_communities": 0}, "num_communities=0 was asked for"),
+        ({"inside": 1.5}, "inside=1.5 was asked for, but it must lie between 0 and 1"),
+        ({"drift": float("nan")}, "drift=nan was asked for"),
+        ({"turnover": 0.1}, r"turnover=0.1 was .* wave=1 and lag=3 alone replace about 0\.18 .* raise turnover"),
+        ({"exponent": 1.0}, "exponent=1 was asked for"),
+        ({"wave": -1.0}, "wave=-1 was asked for"),
+        ({"lag": 0}, "lag=0 was asked for"),
+        ({"seed": -1}, "seed=-1 was asked for"),
+    ],
+)
+def test_a_drift_that_cannot_be_meant_is_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadConfig, match=words):
+        Drift(**asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"num_edges": 0}, "num_edges=0 was asked for"),
+        ({"curve": "steep"}, "curve='steep' is unknown: use linear or exponential"),
+        ({"first_share": 0.0}, "first_share=0 was asked for"),
+        ({"turnover": 1.1}, "turnover=1.1 was asked for"),
+        ({"num_nodes": 700, "first_share": 0.01}, "snapshot 0 is to have 1000 edges, but the 7 .* raise first_share"),
+    ],
+)
+def test_a_growth_that_cannot_be_meant_is_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadConfig, match=words):
+        PowerLaw(**asked)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"snapshot": 4}, "snapshot=4 was asked for, but it must lie between 0 and 3"),
+        ({"edges_by_snapshot": (5, -1)}, "edges_by_snapshot goes from -1 to 5"),
+        ({"edges_by_snapshot": (5, 9999)}, "a snapshot of 9999 edges was asked for, but 'graph' has"),
+        ({"turnover": 0.1}, "turnover=0.1 takes .* lower turnover or last_share"),
+    ],
+)
+def test_deleting_what_cannot_be_meant_is_refused(
+    asked: dict[str, Any], words: str, static: DynamicGraph, tmp_path: Path
+) -> None:
+    with pytest.raises(BadConfig, match=words):
+        synth(Delete(graph=static, **asked), tmp_path / "g", budget=SMALL)
+    assert not (tmp_path / "g").exists()
+
+
+def test_a_graph_that_is_there_already_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    graph = make(SMALL_GROWTH, tmp_path)
+    with pytest.raises(BadConfig, match="exists already"):
+        synth(SMALL_DRIFT, graph.path, budget=SMALL)
+    assert edges_of(open_graph(graph.path)) == edges_of(graph)
+    synth(replace(SMALL_DRIFT, name="moving"), graph.path, budget=SMALL, overwrite=True)
+    assert open_graph(graph.path).name == "moving"
