@@ -17,7 +17,7 @@ from timeloom.graph.append import Append, append
 from timeloom.graph.check import check
 from timeloom.graph.dynamic import open_graph
 from timeloom.graph.ingest import Ingest, Windows, ingest
-from timeloom.graph.ingest.attributes import Attributes
+from timeloom.graph.ingest.attributes import AttributeOptions, Attributes
 from timeloom.graph.ingest.signals import listed_snapshots
 
 
@@ -49,6 +49,8 @@ def test_appending_equals_one_ingest(
         assert grown.starts.tolist() == whole.starts.tolist()
         for name in ("edges", "added", "removed", "reweighted", "active", "born", "returned", "left"):
             assert grown.statistics[name].tolist() == whole.statistics[name].tolist(), name
+        one_by_one = [grown.snapshot(t).weights.tolist() for t in range(10)]
+        assert [snapshot.weights.tolist() for snapshot in grown.snapshots()] == one_by_one
         assert [len(grown.delta(t)) for t in range(10)] == [len(whole.delta(t)) for t in range(10)]
 
 
@@ -119,6 +121,16 @@ def test_what_cannot_be_appended_is_refused(tmp_path: Path) -> None:
     assert len(open_graph(tmp_path / "g")) == 1
 
 
+def test_what_is_known_of_nodes_stays_and_new_ones_are_unknown(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id,team\n1,red\n2,blue\n")
+    known = AttributeOptions(nodes=tmp_path / "nodes.csv", features="one-hot:team", labels="class:team")
+    ingest({"source": [1], "target": [2], "time": [0]}, tmp_path / "g", Ingest(windows=GIVEN, attributes=known))
+    append(tmp_path / "g", {"source": [9], "target": [2], "time": [1]}, Append())
+    graph = open_graph(tmp_path / "g")
+    assert graph.labels.at(1).tolist() == [1, 0, -1]
+    assert graph.features.at(1).tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
 def test_features_of_each_snapshot_must_be_given_for_new_ones(tmp_path: Path) -> None:
     values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
     listed = listed_snapshots([[[0], [1]], [[1], [2]]], None, features=values)
@@ -129,8 +141,6 @@ def test_features_of_each_snapshot_must_be_given_for_new_ones(tmp_path: Path) ->
         time=listed.columns["time"],
         x=values,
     )
-    from timeloom.graph.ingest.attributes import AttributeOptions
-
     options = Ingest(windows=GIVEN, attributes=AttributeOptions(features=f"array:{tmp_path}/a.npz#x"))
     ingest(listed.columns, tmp_path / "g", options)
     more = {"source": [0], "target": [3], "time": [2]}

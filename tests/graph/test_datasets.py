@@ -74,6 +74,7 @@ def test_presets_hold_the_constants_of_the_peers(name: str, constants: tuple[int
         ("CollegeMsg", "snap:CollegeMsg"),
         ("snap:chickenpox", "pygt:chickenpox"),
         ("netrepo:soc-bitcoins", "netrepo:soc-bitcoin"),
+        ("dataset-collection:cora", "local:cora"),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(asked: str, meant: str) -> None:
@@ -85,6 +86,14 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
     with pytest.raises(BadConfig) as failed:
         find_dataset("zzzz:zzzz")
     assert all(dataset.name in str(failed.value) for dataset in DATASETS)
+
+
+def test_an_archive_of_edges_and_labels_is_one_file() -> None:
+    dblp = find_dataset("local:dblp")
+    assert [file.name for file in dblp.files] == ["dblp.zip"]
+    assert dblp.verified
+    assert not find_dataset("snap:soc-sign-bitcoinotc").verified
+    assert not find_dataset("local:julia").verified
 
 
 EVENTS = Dataset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -318,6 +319,18 @@ def test_a_file_larger_than_the_disk_is_refused_before_it_is_fetched(
     assert place.names == []
 
 
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, TooLarge), (errno.EACCES, DownloadFailed)])
+def test_a_file_that_cannot_be_written_is_a_clear_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]
+) -> None:
+    def refuse(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with served(Site()) as url, pytest.raises(error, match=url):
+        fetch(url, place.file)
+
+
 def test_two_processes_do_not_fetch_into_one_folder(place: Place) -> None:
     place.file.parent.mkdir()
     lock = os.open(place.file.parent, os.O_RDONLY)
@@ -327,6 +340,25 @@ def test_two_processes_do_not_fetch_into_one_folder(place: Place) -> None:
             fetch(url, place.file)
     finally:
         os.close(lock)
+
+
+def test_what_was_complete_already_is_only_verified(place: Place) -> None:
+    site = Site(cuts=[HALF])
+    with served(site) as url, pytest.raises(DownloadFailed):
+        fetch(url, place.file, sha256=SHA256, pauses_s=())
+    place.file.with_name("data.bin.partial").write_bytes(CONTENT)
+    fetch(url, place.file, sha256=SHA256, pauses_s=())
+    assert place.file.read_bytes() == CONTENT
+
+
+def test_the_beginning_of_another_file_is_not_gone_on_with(place: Place) -> None:
+    site = Site(content=OTHER, cuts=[HALF])
+    with served(site) as url:
+        with pytest.raises(DownloadFailed):
+            fetch(f"{url}?old", place.file, pauses_s=())
+        site.content = CONTENT
+        fetch(url, place.file, sha256=SHA256, pauses_s=())
+    assert "Range" not in site.asked[1]
 
 
 def test_a_note_that_cannot_be_read_means_to_begin_again(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -77,6 +78,18 @@ def test_one_key_in_every_run_does_not_stop_the_merge(tmp_path: Path) -> None:
         runs.add({"key": np.zeros(50, np.int64), "place": np.arange(first, first + 50)})
     places = np.concatenate([part["place"] for part in runs.merged(20)])
     assert np.array_equal(places, np.arange(1000))
+
+
+def test_a_file_that_is_read_and_written_piece_by_piece_gives_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.preadv, os.write
+    monkeypatch.setattr(os, "preadv", lambda file, views, at: read(file, [views[0][:5]], at))
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
+    spill = Spill(lambda name: tmp_path / name, "rows", 0)
+    spill.add({"key": np.arange(100), "small": np.arange(100, dtype=np.int8)})
+    assert np.array_equal(spill.blocks[0].read()["key"], np.arange(100))
+    assert spill.blocks[0].read(10, 90)["small"].tolist() == list(range(10, 90))
 
 
 @pytest.mark.parametrize("limit", [0, 10**6])

@@ -60,7 +60,7 @@ def commands_of_page() -> list[list[str]]:
 
 def folders(shared_data: Path) -> dict[str, Path]:
     """Return where the page finds a copy of each dataset."""
-    commands = [command for command in commands_of_page() if "--from" in command]
+    commands = [command for command in commands_of_page() if command[4].startswith("../shared/")]
     return {command[2]: shared_data.parent / command[4].removeprefix("../shared/") for command in commands}
 
 
@@ -91,7 +91,7 @@ def test_counts_are_those_of_the_catalogue_and_the_page(name: str, make: Callabl
 
 def test_counts_are_those_of_the_manifest(shared_data: Path) -> None:
     rows = re.findall(r"^\| (\w+/\S+) \|(.*)\|$", (shared_data / "MANIFEST.md").read_text(), re.MULTILINE)
-    told = {name: set(re.findall(r"\d[\d,]*", text)) for name, text in rows}
+    told = {name: set(re.findall(r"\d[\d,]*", text)) for name, text in rows if (shared_data / name).exists()}
     # The manifest counts these in another way: by day or hour, adds and deletes apart, authors and files apart.
     apart = {"signals/england_covid.json.gz", "signals/twitter_tennis_rg17.json.gz", "medium/julia_dep_events.parquet"}
     seen = set()
@@ -99,7 +99,7 @@ def test_counts_are_those_of_the_manifest(shared_data: Path) -> None:
         dataset = find_dataset(name)
         if name in ("local:rust", "local:retrosheet-1903", "local:retrosheet"):
             continue
-        copy = str(local_copy(dataset, folder).source[0]).partition(".zip:")[0].removeprefix(f"{shared_data}/")
+        copy = str(local_copy(dataset, folder).source[0]).partition(":")[0].removeprefix(f"{shared_data}/")
         row = next(row for row in told if row.rstrip("/") in copy)
         seen.add(row)
         assert f"{dataset.num_nodes:,}" in told[row], name
@@ -139,7 +139,6 @@ def test_snapshots_have_as_many_edges_as_the_manifest_says(
     [
         ("pygt:england-covid", "0.82"),
         ("pygt:twitter-tennis-rg17", "0.08"),
-        ("local:icews18", "0.09"),
         ("local:yago", "0.85"),
         ("local:julia", "0.991"),
         ("local:flights", "0.981"),
@@ -245,7 +244,7 @@ def test_the_command_line_may_change_what_a_preset_chose(shared_data: Path, tmp_
 
 def test_every_command_of_the_page_names_a_dataset_and_its_copy(shared_data: Path) -> None:
     for command in commands_of_page():
-        assert find_dataset(command[2])
+        assert find_dataset(command[2]).name == command[2]
     for name, folder in folders(shared_data).items():
         dataset = find_dataset(name)
         assert local_copy(dataset, folder).source

@@ -93,7 +93,7 @@ def _opened(dataset: Dataset, file: File, folder: Path, found: Path | None) -> t
 
 def _resolved(attributes: AttributeOptions, places: dict[str, Path]) -> AttributeOptions:
     """Return the options with the places of a copy for the names of files."""
-    names = re.compile("|".join(re.escape(name) for name in sorted(places, key=len, reverse=True)))
+    names = re.compile("|".join(re.escape(name) for name in places))
 
     def placed(text: str) -> str:
         return names.sub(lambda found: str(places[found[0]]), text)

@@ -10,8 +10,8 @@ The presets hold these systems' constants (PEERS 2.2): time is cut into `window`
   ends like snapshot t - lags there, but for the edges just named.
 * They keep parallel edges and sum their weights into degrees. Here parallel edges are one edge with the summed weight:
   the same degrees, and the same aggregates.
-* Like there, the columns of stackexch and rec-amazon-ratings share one range of ids, although user 5 and item 5 are two
-  things; `--bipartite` tells them apart. In rec-amz-Books the ids differ already.
+* Like there, the two columns of stackexch and of rec-amazon-ratings share one range of ids. Judging by the peers'
+  counts of nodes (545,196 and 2,146,057) user 5 and item 5 are two things there; `--bipartite` tells them apart.
 """
 
 from __future__ import annotations
