@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from timeloom.graph.dynamic import DynamicGraph as DynamicGraph
     from timeloom.graph.dynamic import open_graph as open
     from timeloom.graph.ingest import Ingest as Ingest
+    from timeloom.graph.ingest import Windows as Windows
     from timeloom.graph.ingest import ingest as ingest
     from timeloom.graph.synth import synth as synth
 
-__all__ = ["DynamicGraph", "Ingest", "__version__", "ingest", "open", "synth"]
+__all__ = ["DynamicGraph", "Ingest", "Windows", "__version__", "ingest", "open", "synth"]
 
 # Where each public name lives. `import timeloom` stays instant: a name's module is imported when it is first used.
 _HOMES = {
@@ -20,6 +21,7 @@ _HOMES = {
     "DynamicGraph": ("timeloom.graph.dynamic", "DynamicGraph"),
     "ingest": ("timeloom.graph.ingest", "ingest"),
     "Ingest": ("timeloom.graph.ingest", "Ingest"),
+    "Windows": ("timeloom.graph.ingest", "Windows"),
     "synth": ("timeloom.graph.synth", "synth"),
 }
 

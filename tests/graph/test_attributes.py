@@ -56,10 +56,13 @@ def test_random_features_depend_on_the_seed_and_the_node_alone(tmp_path: Path) -
 
 def test_arrays_are_by_id(tmp_path: Path) -> None:
     values = np.arange(82, dtype=np.float32).reshape(41, 2)
-    np.save(tmp_path / "x.npy", values)
-    graph = made(tmp_path, nodes=None, features=f"array:{tmp_path}/x.npy")
-    assert graph.num_nodes == 41
-    assert np.array_equal(graph.features.at(0), values)
+    (tmp_path / "c#").mkdir()
+    np.save(tmp_path / "c#/x.npy", values)
+    np.savez(tmp_path / "c#/y.npz", x=values)
+    for spec in ("c#/x.npy", "c#/y.npz#x"):
+        graph = made(tmp_path, nodes=None, features=f"array:{tmp_path}/{spec}")
+        assert graph.num_nodes == 41
+        assert np.array_equal(graph.features.at(0), values)
 
 
 @pytest.mark.parametrize(

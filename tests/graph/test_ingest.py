@@ -172,8 +172,12 @@ def test_rows_out_of_bounds_are_counted_and_their_nodes_unknown(tmp_path: Path) 
 def test_operations_before_the_start_are_there_at_the_start(tmp_path: Path) -> None:
     rows = [Event(0, 1, 1), Event(0, 2, 2), Event(0, 1, 3, operation=-1), Event(0, 3, 20)]
     options = Ingest(windows=GIVEN, bounds=Bounds("10"), reading=columns(operations=True))
-    made(tmp_path / "g", rows, options)
-    assert [sorted(edges) for edges in stored(open_graph(tmp_path / "g"))] == [[(0, 2, 0)], [(0, 2, 0), (0, 3, 0)]]
+    for number, order in enumerate(itertools.permutations(rows)):
+        report = made(tmp_path / str(number), order, options)
+        graph = open_graph(tmp_path / str(number))
+        assert graph.starts.tolist() == [10, 20]
+        assert [sorted(edges) for edges in stored(graph)] == [[(0, 2, 0)], [(0, 2, 0), (0, 3, 0)]]
+        assert report.account.notes["operations before --start, which make the first snapshot"] == 3
 
 
 def test_self_loops_are_dropped_and_counted_but_their_node_is_known(tmp_path: Path) -> None:

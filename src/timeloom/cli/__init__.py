@@ -66,6 +66,9 @@ def run(arguments: list[str]) -> int:
         # The reader of our output has gone: that is its right.
         sys.stdout = None
         return 0
+    except OSError as error:
+        _say(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return 1
     except MemoryError:
         _say("out of memory: lower --memory, or close other programs")
         return 5

@@ -226,7 +226,9 @@ def _numbers(column: Any, name: str) -> Values:
 
 
 def _split_array(text: str, option: str) -> tuple[Path, str]:
-    path, _, name = text.partition("#")
+    path, mark, name = text.rpartition("#")
+    if not mark or Path(text).exists():
+        path, name = text, ""
     if not path:
         raise BadConfig(f"{option} {text}: write FILE.npy, or FILE.npz#NAME")
     return Path(path), name

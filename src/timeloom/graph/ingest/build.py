@@ -35,11 +35,14 @@ _CHANGE_BYTES = 110
 
 @kernel("void(int64[::1], int64[::1], int32[::1])")
 def _windows_of(times: Int64s, starts: Int64s, out: np.ndarray) -> None:
-    """Find each time's window: a guess as if windows were even, and a search where that fails."""
+    """Find each time's window: a guess as if windows were even, and a search where that fails.
+
+    Operations from before the first window are part of it.
+    """
     count = len(starts)
     span = max(starts[count - 1] - starts[0], 1)
     for i in range(len(times)):
-        time = times[i]
+        time = max(times[i], starts[0])
         at = min(int((time - starts[0]) / span * (count - 1)), count - 1)
         if starts[at] > time or (at + 1 < count and starts[at + 1] <= time):
             low, high = 0, count

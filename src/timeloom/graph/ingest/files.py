@@ -124,7 +124,7 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 def zip_members(path: Path) -> list[str]:
     """Return the names of a zip archive's files, refusing what is no zip."""
     try:
-        with zipfile.ZipFile(_opened(path)) as archive:
+        with _opened(path) as raw, zipfile.ZipFile(raw) as archive:
             return [info.filename for info in archive.infolist() if not info.is_dir()]
     except zipfile.BadZipFile as error:
         raise BadInput(f"{path} is broken or cut off: {error}; fetch it again") from None
@@ -133,7 +133,7 @@ def zip_members(path: Path) -> list[str]:
 def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     """Yield the regular files of a tar archive one after another; nothing is ever unpacked to disk."""
     try:
-        with tarfile.open(fileobj=_opened(path), mode="r:*") as archive:
+        with _opened(path) as raw, tarfile.open(fileobj=raw, mode="r:*") as archive:
             for member in archive:
                 if member.isfile():
                     opened = archive.extractfile(member)

@@ -136,6 +136,8 @@ class Gatherer:
     def _note_times(self, times: Int64s | None, gathered: Gathered) -> None:
         if times is None or not len(times):
             return
+        if self._range[0] is not None:
+            times = np.maximum(times, self._range[0])
         gathered.earliest = min(gathered.earliest, int(times.min()))
         gathered.latest = max(gathered.latest, int(times.max()))
         kind = self._rules.windows.kind
@@ -161,9 +163,8 @@ class Gatherer:
             keep = block.time >= start
             account.drop(f"before --start {self._bounds.start}", int(np.count_nonzero(~keep)))
         elif start is not None:
-            # What was built before the start is there at the start.
-            account.note("operations moved to --start", int(np.count_nonzero(block.time < start)))
-            block.time = np.maximum(block.time, start)
+            # What was built before the start is there in the first snapshot: its rows stay, in their own order.
+            account.note("operations before --start, which make the first snapshot", int(np.sum(block.time < start)))
         if stop is not None:
             inside = block.time < stop
             account.drop(f"at or after --stop {self._bounds.stop}", int(np.count_nonzero(~inside)))
