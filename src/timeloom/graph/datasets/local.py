@@ -11,7 +11,6 @@ from timeloom.graph.datasets.dataset import Dataset, File
 from timeloom.graph.ingest import AttributeOptions, Bounds, Columns, Ingest, Reading, Windows
 
 _RAW = "https://raw.githubusercontent.com/"
-_PACKAGE = "https://cdn.jsdelivr.net/npm/vega-datasets@3.2.1/data/"
 _YAGO = f"{_RAW}INK-USC/RE-Net/a0e5f4732c5bb20d939f0f69e34fb9cf156ac1b2/data/YAGO/"
 _RETROSHEET_LICENCE = (
     "The information used here was obtained free of charge from and is copyrighted by Retrosheet. "
@@ -128,13 +127,7 @@ LOCAL = (
     Dataset(
         name="local:flights",
         title="flights between the airports of the United States in the first half of 2001",
-        edges=(
-            File(
-                name="flights-3m.parquet",
-                url=f"{_PACKAGE}flights-3m.parquet",
-                sha256="dbeb920c90f59b6ccaff823dcc3d08f25a97fa1ce128d93f40be4e931f5900b0",
-            ),
-        ),
+        edges=(File(name="flights-3m.parquet"),),
         licence='US Bureau of Transportation Statistics ("other-open"), as in the npm package vega-datasets (BSD-3)',
         preset=Ingest(
             name="flights",
