@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from timeloom.graph.ingest.history import (
     in_order,
     joined,
 )
-from timeloom.graph.ingest.order import sort_rows
 from timeloom.graph.ingest.rows import Account
 from timeloom.graph.ingest.rules import Budget, Rules
 from timeloom.graph.ingest.runs import Runs
@@ -201,6 +201,21 @@ def _tally(t: Int32s, old: Float64s, new: Float64s, num_changes: Int64s, net_edg
     return weighted
 
 
+@kernel(
+    "void(int32[::1], int64, int64[::1], float64[::1], float64[::1], "
+    "int64[::1], int64[::1], float64[::1], float64[::1])"
+)
+def _scatter(
+    t: Int32s, first: int, key: Int64s, old: Float64s, new: Float64s, places: Int64s,
+    out_key: Int64s, out_old: Float64s, out_new: Float64s,
+) -> None:  # fmt: skip
+    """Put each change where its snapshot's next one belongs, which keeps the order of edges."""
+    for i in range(len(t)):
+        at = places[t[i] - first]
+        out_key[at], out_old[at], out_new[at] = key[i], old[i], new[i]
+        places[t[i] - first] = at + 1
+
+
 class _Buckets:
     """Changes on their way from the order of edges to the order of snapshots."""
 
@@ -252,17 +267,14 @@ class _Buckets:
                 yield bucket.blocks
                 bucket.close()
                 continue
-            parts = list(bucket.drain())
-            rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-            del parts
-            rows = sort_rows(rows, ["t"]) if rows else rows
-            bounds = np.searchsorted(rows["t"], np.arange(members[0], members[-1] + 2)) if rows else None
-            for place in range(len(members)):
-                if bounds is None or bounds[place] == bounds[place + 1]:
-                    yield []
-                else:
-                    cut = slice(bounds[place], bounds[place + 1])
-                    yield [Block({name: column[cut] for name, column in rows.items()})]
+            ends = np.cumsum(self.num_changes[members])
+            places, count = ends - self.num_changes[members], int(ends[-1])
+            rows = {"key": np.empty(count, np.int64), "old": np.empty(count), "new": np.empty(count)}
+            for part in bucket.drain():
+                _scatter(part["t"], int(members[0]), *(part[name] for name in rows), places, *rows.values())
+            for low, high in pairwise([0, *ends.tolist()]):
+                cut = {name: column[low:high] for name, column in rows.items()}
+                yield [Block(cut)] if high > low else []
 
 
 def _groups_of(sizes: Int64s, room: int) -> Int64s:

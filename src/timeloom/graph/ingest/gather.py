@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadInput
 from timeloom.graph.ingest.ids import Ids
+from timeloom.graph.ingest.order import take
 from timeloom.graph.ingest.rows import Account, BadPlace, BadRows, RowBlock, Source
 from timeloom.graph.ingest.rules import Budget, Rules
 from timeloom.graph.ingest.runs import Runs
@@ -199,4 +200,5 @@ def _without_self_loops(rows: Columns, account: Account) -> Columns:
     if not count:
         return rows
     account.drop("self loop", count)
-    return {name: column[~loops] for name, column in rows.items()}
+    keep = np.flatnonzero(~loops).astype(np.uint32)
+    return {name: take(column, keep) for name, column in rows.items()}

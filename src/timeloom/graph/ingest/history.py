@@ -310,7 +310,7 @@ class Follower:
 
 def in_order(contributions: Contributions) -> Contributions:
     """Return contributions sorted by edge and then by window."""
-    order = sorting_order([contributions.key, contributions.t])
+    order, _ = sorting_order([contributions.key, contributions.t])
     return contributions if order is None else contributions.rows(order)
 
 

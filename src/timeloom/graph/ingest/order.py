@@ -70,9 +70,13 @@ def take(column: NDArray[Any], order: Order) -> NDArray[Any]:
     return out
 
 
-def sorting_order(columns: list[Int64s]) -> Order | None:
-    """Return the stable order that sorts rows by these columns, the first one counting most; None if sorted already."""
+def sorting_order(columns: list[Int64s]) -> tuple[Order | None, Int64s]:
+    """Return the stable order that sorts rows by these columns, the first counting most, and the first one sorted.
+
+    The order is None where the rows are sorted already.
+    """
     order: Order | None = None
+    keys = columns[0]
     for column in reversed(columns):
         keys = np.ascontiguousarray(column if order is None else take(column, order), dtype=np.int64)
         ascending, differing = _survey(keys)
@@ -91,7 +95,7 @@ def sorting_order(columns: list[Int64s]) -> Order | None:
             _radix_pass(keys, order, spare_keys, spare_order, shift, flip)
             keys, spare_keys, order, spare_order = spare_keys, keys, spare_order, order
             bits &= ~(((1 << _DIGIT_BITS) - 1) << shift)
-    return order
+    return order, keys
 
 
 def as_sortable(values: NDArray[np.float64]) -> Int64s:
@@ -103,5 +107,8 @@ def as_sortable(values: NDArray[np.float64]) -> Int64s:
 def sort_rows(rows: Columns, by: list[str]) -> Columns:
     """Return the rows sorted by the named columns, the first counting most; equal rows keep their order."""
     columns = [as_sortable(rows[name]) if rows[name].dtype == np.float64 else rows[name] for name in by]
-    order = sorting_order(columns)
-    return rows if order is None else {name: take(column, order) for name, column in rows.items()}
+    order, first = sorting_order(columns)
+    if order is None:
+        return rows
+    done = {by[0]: first} if rows[by[0]].dtype == np.int64 else {}
+    return {name: done[name] if name in done else take(column, order) for name, column in rows.items()}
