@@ -200,7 +200,7 @@ LAWFUL: list[tuple[str, str]] = [
     ("systems/real.py", "from timeloom.train.system import System\nfrom timeloom.plan.types import Plan"),
     ("report/html.py", "from timeloom.records import read"),
     ("cli/train.py", LATE.format("from timeloom.train.loop import train") + "from timeloom import __version__"),
-    ("jit.py", "from timeloom.errors import BadConfig\n" + LATE.format("import numba")),
+    ("jit.py", "from timeloom.errors import BadConfig\nfrom timeloom.cache import cache_home\nimport numba\n"),
     ("__init__.py", LATE.format("from timeloom.nn.model import Model")),
     ("__main__.py", "from timeloom.cli import main"),
     ("graph/store.py", "def f(*parts: int, a: int) -> None:\n    g(**{'a': a})"),

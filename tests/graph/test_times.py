@@ -23,7 +23,17 @@ def test_times_are_read_as_written(unit: str, text: str, ticks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "text"), [("plain", "2020-01-01"), ("s", "tomorrow"), ("plain", "1.5"), ("nano", "x")]
+    ("unit", "text"),
+    [
+        ("plain", "2020-01-01"),
+        ("s", "tomorrow"),
+        ("s", "now"),
+        ("s", "NaT"),
+        ("s", "2020-13-01"),
+        ("s", ""),
+        ("plain", "1.5"),
+        ("nano", "x"),
+    ],
 )
 def test_a_time_of_another_kind_is_refused(unit: str, text: str) -> None:
     with pytest.raises(BadConfig, match="is no time of this graph"):
