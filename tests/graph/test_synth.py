@@ -22,7 +22,8 @@ from timeloom.graph.ingest.rules import Budget
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.synth import Delete, Drift, Kind, PowerLaw, delete, drift, powerlaw, synth
 from timeloom.graph.synth.communities import past_classes, tides, wander
-from timeloom.graph.synth.draw import apportion
+from timeloom.graph.synth.draw import apportion, pick, power_law_weights
+from timeloom.graph.synth.evolve import draw_new
 
 SMALL = Budget(512 << 20)
 SMALL_DRIFT = Drift(num_nodes=300, num_edges=900, num_snapshots=12, num_communities=4, turnover=0.4, seed=3)
@@ -154,6 +155,36 @@ def test_apportioned_parts_are_near_their_shares_and_sum_up() -> None:
     assert parts.sum() == 12_345
     assert abs(parts - shares / shares.sum() * 12_345).max() <= 1.0
     assert apportion(0, np.zeros(3)).tolist() == [0, 0, 0]
+
+
+def test_places_are_picked_as_often_as_their_weights_say() -> None:
+    weights = np.array([0.0, 1.0, 3.0, 0.0, 6.0, 0.0])
+    picked = pick(np.cumsum(weights), np.random.default_rng(0).random(100_000))
+    assert np.bincount(picked, minlength=6) / 100_000 == pytest.approx(weights / 10, abs=0.005)
+    assert pick(np.cumsum(weights), np.array([0.99999, 0.0, 0.05])).tolist() == [4, 1, 1]
+
+
+def test_weights_follow_a_power_law_up_to_the_largest_allowed() -> None:
+    weights = power_law_weights(10_000, 0.001, 2.5, np.random.default_rng(0))
+    assert weights.sum() == pytest.approx(1.0)
+    assert weights.max() == pytest.approx(0.001, rel=0.01)
+    ranks = np.array([100, 400])
+    high, low = np.sort(weights)[::-1][ranks]
+    whole = power_law_weights(10_000, 1.0, 2.5, np.random.default_rng(0))
+    assert np.sort(whole)[::-1][ranks] * (ranks + 1) ** (2 / 3) == pytest.approx([whole.max()] * 2, rel=0.01)
+    assert 1.0 < high / low < 4 ** (2 / 3)
+
+
+def test_new_edges_are_drawn_without_favour() -> None:
+    rng, old = np.random.default_rng(0), np.arange(0, 1_000, 4)
+    counts = np.zeros(1_000)
+    for _ in range(400):
+        new = draw_new(400, old, lambda count: rng.integers(1_000, size=count))
+        assert len(np.unique(new)) == 400
+        counts[new] += 1
+    assert counts[old].sum() == 0
+    quarters = counts.reshape(4, -1).sum(axis=1) / counts.sum()
+    assert quarters == pytest.approx([0.25] * 4, abs=0.005)
 
 
 # Drifting communities

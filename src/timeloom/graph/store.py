@@ -7,7 +7,6 @@ is killed at, the folder holds the old graph or the new one; files that no manif
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import json
 import os
@@ -68,7 +67,11 @@ class ArrayWriter:
         self._hash = xxhash.xxh3_128()
         self.num_rows = 0
         self._file = path.open("xb", buffering=0)
-        self._write(_header(dtype, (0, *row_shape)))
+        try:
+            self._write(_header(dtype, (0, *row_shape)))
+        except OSError:
+            self._file.close()
+            raise
 
     def _write(self, data: bytes | memoryview) -> None:
         left = memoryview(data)
@@ -168,7 +171,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadStore(
-            f"{path} has no {MANIFEST}, so it is not a graph, or one whose ingest never ended: remove it and ingest again"
+            f"{path} has no {MANIFEST}, so it is not a graph, or one whose ingest never ended: "
+            "remove it and ingest again"
         ) from None
     except (OSError, ValueError) as error:
         raise BadStore(f"{path / MANIFEST} cannot be read ({error}): restore it from a copy") from None
@@ -207,21 +211,11 @@ def _map(folder: Path, name: str, info: ArrayInfo) -> Array:
     expected = _HEADER_BYTES + info.num_bytes
     if found != expected:
         raise BadStore(f"{path} ({name}) holds {found} bytes, not {expected}: it was truncated or altered")
-    if _described(header) != (info.dtype, info.shape):
-        raise BadStore(f"{path} ({name}) describes itself as {_described(header)}, the manifest as {info}: refused")
+    if header != _header(info.dtype, info.shape):
+        raise BadStore(f"{path} ({name}) was altered: its header is not that of {info.dtype} {list(info.shape)}")
     if info.num_bytes == 0:
         return np.empty(info.shape, info.dtype)
     return np.memmap(path, info.dtype, mode="c", offset=_HEADER_BYTES, shape=info.shape).view(np.ndarray)
-
-
-def _described(header: bytes) -> tuple[str, tuple[int, ...]] | None:
-    """Return the type and shape that a `.npy` header states, or None where it is not one of ours."""
-    try:
-        fields = ast.literal_eval(header[len(_MAGIC) + 2 :].decode("ascii").strip())
-        good = header.startswith(_MAGIC) and fields["fortran_order"] is False
-        return (fields["descr"], fields["shape"]) if good else None
-    except (ValueError, SyntaxError, KeyError, TypeError, UnicodeDecodeError):
-        return None
 
 
 class StoreWriter:
