@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeloom.graph.ingest.history import Changes, Contributions, Follower, Policy
+from timeloom.graph.ingest.history import Changes, Contributions, Follower, Policy, keeps_tail
 from timeloom.graph.ingest.order import sort_rows
 from timeloom.graph.ingest.spill import Columns
 
@@ -90,8 +90,7 @@ def test_going_on_from_the_tail_equals_never_having_stopped(
     early = [event for event in events if event[1] < stop]
     first = Follower(policy, life=life, operations=False, first=0, end=stop)
     follow(first, rows_of(early), cuts)
-    keeps = [Contributions(*(np.concatenate(parts) for parts in zip(*first.kept, strict=True)))] if first.kept else []
-    tail = (
+    tail = first.take_kept() if keeps_tail(policy, life, False) else _tail_of(early, stop, life, policy)
         Contributions(**sort_rows(keeps[0]._asdict(), ["key", "t"])) if keeps else _tail_of(early, stop, life, policy)
     )
     late = [(key, window, weight) for key, window, weight in events if window >= stop]

@@ -159,6 +159,12 @@ def test_made_up_sizes_are_as_noisy_and_change_as_much_as_asked() -> None:
     assert np.std(steps) < 0.25 * np.std(np.log(made.edges))
 
 
+def test_made_up_snapshots_have_no_more_nodes_than_ends_of_edges() -> None:
+    made = make_sizes(SizesOptions(num_nodes=2_000, num_edges=1_000, num_snapshots=500))
+    assert (made.num_nodes <= 2 * made.edges).all()
+    assert (made.num_nodes >= 1).all()
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [

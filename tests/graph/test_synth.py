@@ -22,7 +22,7 @@ from timeloom.graph.ingest.rules import Budget
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.synth import Delete, Drift, Kind, PowerLaw, delete, drift, powerlaw, synth
 from timeloom.graph.synth.communities import past_classes, tides, wander
-from timeloom.graph.synth.draw import apportion, pick, power_law_weights
+from timeloom.graph.synth.draw import Stream, apportion, keyed, pick, power_law_weights
 from timeloom.graph.synth.evolve import draw_new
 
 SMALL = Budget(512 << 20)
@@ -157,6 +157,15 @@ def test_apportioned_parts_are_near_their_shares_and_sum_up() -> None:
     assert apportion(0, np.zeros(3)).tolist() == [0, 0, 0]
 
 
+def test_every_part_of_every_snapshot_has_its_own_generator() -> None:
+    drawn = [
+        keyed(seed, stream, part=part, t=t).random()
+        for seed in (0, 1) for stream in Stream for part in (0, 1) for t in (0, 1)
+    ]  # fmt: skip
+    assert len(set(drawn)) == len(drawn)
+    assert keyed(1, Stream.edges, part=1, t=1).random() == keyed(1, Stream.edges, part=1, t=1).random()
+
+
 def test_places_are_picked_as_often_as_their_weights_say() -> None:
     weights = np.array([0.0, 1.0, 3.0, 0.0, 6.0, 0.0])
     picked = pick(np.cumsum(weights), np.random.default_rng(0).random(100_000))
@@ -219,6 +228,15 @@ def test_edges_stay_inside_communities_as_often_as_asked(default: DynamicGraph) 
     assert np.mean(inside) == pytest.approx(asked.inside + by_chance, abs=0.02)
     # Nodes that moved take their edges to the new community with them: the share does not decay.
     assert abs(np.mean(inside[-10:]) - np.mean(inside[:10])) < 0.02
+
+
+def test_no_two_nodes_expect_much_more_than_one_edge() -> None:
+    # Else the edges of a snapshot would tell of the one before: what cannot be there twice cannot be drawn again.
+    asked = Drift(wave=0.0)
+    moment = drift.DriftLaw(asked).moment(0)
+    hubs = np.argsort(-moment.activity)[:100]
+    pairs = np.repeat(hubs, 100), np.tile(hubs, 100)
+    assert 0.5 < asked.num_edges * moment.likelihood(*pairs).max() < 1.5
 
 
 def test_nodes_move_as_often_as_asked_and_to_any_other_community() -> None:
@@ -406,11 +424,13 @@ def test_deleting_keeps_ids_types_weights_features_and_labels(static: DynamicGra
 def test_deleting_keeps_every_kind_of_features(features: str, tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text("id,y\n3,red\n5,\n7,blue\n9,red\n")
     extra = AttributeOptions(nodes=tmp_path / "nodes.csv", features=features)
-    table = {"source": [3, 5, 7], "target": [5, 7, 3]}
-    ingest(table, tmp_path / "static", Ingest(reading=Reading(timed=False), attributes=extra))
+    table = {"source": [3, 5, 7, 9], "target": [5, 7, 3, 9]}
+    given = Ingest(reading=Reading(timed=False), attributes=extra, keep_self_loops=True)
+    ingest(table, tmp_path / "static", given)
     static = open_graph(tmp_path / "static")
     graph = make(Delete(graph=static, num_snapshots=2, first_share=0.4), tmp_path)
     assert graph.ids.all() == pytest.approx([3, 5, 7, 9])
+    assert named(graph, 1) == named(static, 0)
     assert graph.features.at(1).tolist() == static.features.at(0).tolist()
 
 

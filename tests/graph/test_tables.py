@@ -170,3 +170,77 @@ def test_broken_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
         )
     with pytest.raises(BadInput, match="does not exist"):
         ingest(tmp_path / "none.csv", tmp_path / "g", Ingest(windows=GIVEN))
+
+
+def time_files(folder: Path, *times: Any) -> list[Path]:
+    """Write one Parquet file of one edge for each array of times."""
+    paths = [folder / f"{place}.parquet" for place in range(len(times))]
+    for path, column in zip(paths, times, strict=True):
+        pq.write_table(pa.table({"source": [1], "target": [2], "time": column}), path)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unit"),
+    [
+        (pa.array([10**6], pa.timestamp("us")), pa.array([2000], pa.timestamp("ms")), "us"),
+        (pa.array([1000], pa.timestamp("ms")), pa.array([2_000_000], pa.timestamp("us")), "ms"),
+        (pa.array([10**6], pa.timestamp("us")), pa.array([1], pa.date32()), "us"),
+    ],
+)
+def test_files_with_times_of_different_units_mean_the_same_times(
+    tmp_path: Path, first: Any, second: Any, unit: str
+) -> None:
+    ingest(time_files(tmp_path, first, second), tmp_path / "g", Ingest(windows=GIVEN))
+    graph = open_graph(tmp_path / "g")
+    shown = "1970-01-02" if pa.types.is_date(second.type) else "1970-01-01T00:00:02"
+    assert graph.clock.unit == unit
+    assert [graph.clock.show(int(start)) for start in graph.starts] == ["1970-01-01T00:00:01", shown]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        (pa.array([1], pa.timestamp("ms")), pa.array([1_500], pa.timestamp("us")), "1.parquet: .* no whole ms"),
+        (
+            pa.array([1], pa.timestamp("ms")),
+            pa.array([5]),
+            r"1.parquet: column 'time' has type int64, but .* timestamp",
+        ),
+        (pa.array([1]), pa.array([0.5]), "has type double, but the first file has int64"),
+        (pa.array([1], pa.timestamp("s")), pa.array([1], pa.timestamp("s", "UTC")), "write all files with the same"),
+    ],
+)
+def test_files_with_other_types_are_refused(tmp_path: Path, first: Any, second: Any, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        ingest(time_files(tmp_path, first, second), tmp_path / "g", Ingest(windows=GIVEN))
+
+
+def test_views_of_text_are_text(tmp_path: Path) -> None:
+    text = {"source": ["a", "b"], "target": ["b", ""], "time": ["2020-01-01T00:00:00", "2020-01-02T00:00:00"]}
+    views = {name: pa.array(column, pa.string_view()) for name, column in text.items()}
+    with pytest.raises(BadRow, match="row 2 column 'target': a field is empty"):
+        ingest(pa.table(views), tmp_path / "g", Ingest(windows=GIVEN))
+    ingest(pa.table(views), tmp_path / "g", Ingest(windows=GIVEN, drop_bad_rows=True))
+    graph = open_graph(tmp_path / "g")
+    assert (graph.clock.unit, stored(graph)) == ("ns", [{("a", "b", 0): 1.0}])
+    ingest(pl.DataFrame(text | {"target": ["b", "c"]}), tmp_path / "h", Ingest(windows=GIVEN))
+    assert len(open_graph(tmp_path / "h")) == 2
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_bad_row_is_named_by_its_own_file_and_row(tmp_path: Path, kind: str) -> None:
+    rows = [{"source": [1, 2], "target": [2, 3], "time": [0, 0]}, {"source": [1, -2], "target": [2, 3], "time": [0, 0]}]
+    paths = [tmp_path / f"{name}.{kind}" for name in "ab"]
+    for path, columns in zip(paths, rows, strict=True):
+        write = pq.write_table if kind == "parquet" else pyarrow.feather.write_feather
+        write(pa.table(columns), path)
+    with pytest.raises(BadRow, match=rf"b\.{kind} row 2 column 'source': an id is negative"):
+        ingest(paths, tmp_path / "g", Ingest(windows=GIVEN))
+
+
+def test_columns_of_the_same_name_are_refused(tmp_path: Path) -> None:
+    numbers = pa.array([1, 2])
+    table = pa.Table.from_arrays([numbers] * 4, names=["source", "target", "time", "time"])
+    with pytest.raises(BadInput, match="the table has 2 columns 'time'"):
+        ingest(table, tmp_path / "g", Ingest(windows=GIVEN))

@@ -79,7 +79,7 @@ def append(path: Path, source: Any, options: Append, progress: Progress = silent
         pipeline.put_attributes(store, options.attributes, ranks, rows_of, len(starts), segment=number)
         put_ids(store, "nodes", ids)
         put_ids(store, "types", type_names)
-        pipeline.put_ends(store, rules, built, track)
+        pipeline.put_ends(store, track)
         report = pipeline.make_report(account, bad, built, graph.clock, starts, len(ids), time.monotonic() - began)
         manifest = dict(graph.store.manifest)
         manifest |= {"num_nodes": len(ids), "num_snapshots": len(graph) + len(starts), "end": end}

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from timeloom.errors import BadInput
 from timeloom.graph.ingest.gather import Gathered, Progress
 from timeloom.graph.ingest.history import (
     NO_CONTRIBUTIONS,
@@ -17,8 +18,7 @@ from timeloom.graph.ingest.history import (
     HistoryCounts,
     Int32s,
     Policy,
-    in_order,
-    joined,
+    keeps_tail,
 )
 from timeloom.graph.ingest.rows import Account
 from timeloom.graph.ingest.rules import Budget, Rules
@@ -40,10 +40,10 @@ def _windows_of(times: Int64s, starts: Int64s, out: np.ndarray) -> None:
     Operations from before the first window are part of it.
     """
     count = len(starts)
-    span = max(starts[count - 1] - starts[0], 1)
+    first, span = float(starts[0]), max(float(starts[count - 1]) - float(starts[0]), 1.0)
     for i in range(len(times)):
         time = max(times[i], starts[0])
-        at = min(int((time - starts[0]) / span * (count - 1)), count - 1)
+        at = max(min(int((float(time) - first) / span * (count - 1)), count - 1), 0)
         if starts[at] > time or (at + 1 < count and starts[at + 1] <= time):
             low, high = 0, count
             while low < high:
@@ -72,11 +72,10 @@ NOTHING_BEFORE = Before(0, np.empty(0, np.int64), None, 0, NO_CONTRIBUTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was written: the statistics of the new snapshots, and what still counts beyond the last one."""
+    """What was written: the statistics of the new snapshots, and whether weights are stored."""
 
     statistics: Int64s
     weighted: bool
-    kept: Contributions
 
 
 class Builder:
@@ -87,6 +86,9 @@ class Builder:
     ) -> None:
         self._store, self._gathered, self._rules = store, gathered, rules
         self._budget, self._account, self._progress = budget, account, progress
+        keeps = keeps_tail(rules.policy, rules.follow_life, rules.operations)
+        columns = NO_CONTRIBUTIONS._asdict().items() if keeps else ()
+        self._tail = {name: store.open(f"tail.{name}", column.dtype.str) for name, column in columns}
 
     def build(
         self, starts: Int64s, node_ranks: Int64s, type_ranks: Int64s, layout: KeyLayout, track: NodeTrack,
@@ -103,11 +105,19 @@ class Builder:
         total = runs.num_rows
         for rows in runs.merged(max(self._budget.share(0.12) // _CHANGE_BYTES, 1)):
             buckets.add(follower.follow(rows))
+            self._keep(follower)
             self._progress("following edges", buckets.seen_rows(len(rows["key"])), total, total)
         buckets.add(follower.end())
+        self._keep(follower)
         self._settle(follower.counts, total)
         statistics, weighted = self._write(buckets, starts, layout, track, segment, before)
-        return Built(statistics, weighted, in_order(joined([NO_CONTRIBUTIONS, *follower.kept])))
+        return Built(statistics, weighted)
+
+    def _keep(self, follower: Follower) -> None:
+        """Write what counts beyond the last snapshot, where going on needs to know it."""
+        for name, column in follower.take_kept()._asdict().items():
+            if name in self._tail:
+                self._tail[name].write(column)
 
     def _sorted_rows(
         self, starts: Int64s, node_ranks: Int64s, type_ranks: Int64s, layout: KeyLayout, first: int
@@ -139,24 +149,25 @@ class Builder:
                 out["weight"] = rows.get("weight", np.ones(len(row_windows)))
             if rules.operations:
                 out["weight"] = np.where(rows["operation"] > 0, out["weight"], 0.0)
-            runs.add(out)
             if rules.both_directions:
-                runs.add(self._mirrored(out, sources, targets, types, layout, events, row_windows))
+                out = self._with_mirrored(out, sources, targets, types, layout, events, row_windows)
+            runs.add(out)
             done += len(row_windows)
             self._progress("sorting", done, total, done)
         return runs, events
 
-    def _mirrored(
+    def _with_mirrored(
         self, rows: Columns, sources: Int64s, targets: Int64s, types: Int64s | None, layout: KeyLayout,
         events: Int64s, row_windows: np.ndarray,
     ) -> Columns:  # fmt: skip
-        """Return the rows v -> u for all rows u -> v that are no self loops."""
+        """Return the rows with v -> u right after each u -> v that is no self loop, in the order of the rows."""
         other = np.flatnonzero(sources != targets)
         self._account.mirrored += len(other)
         events += np.bincount(row_windows[other], minlength=len(events))
         mirrored = {name: column[other] for name, column in rows.items()}
         mirrored["key"] = layout.pack(targets[other], sources[other], None if types is None else types[other])
-        return mirrored
+        order = np.argsort(np.concatenate([np.arange(len(sources)), other]), kind="stable")
+        return {name: np.concatenate([rows[name], mirrored[name]])[order] for name in rows}
 
     def _settle(self, counts: HistoryCounts, num_rows: int) -> None:
         """Enter into the account what became of the rows."""
@@ -190,15 +201,19 @@ class Builder:
         return writer.finish(starts), weighted
 
 
-@kernel("boolean(int32[::1], float64[::1], float64[::1], int64[::1], int64[::1])")
-def _tally(t: Int32s, old: Float64s, new: Float64s, num_changes: Int64s, net_edges: Int64s) -> bool:
-    """Count changes by snapshot; return whether any weight is neither 0 nor 1."""
-    weighted = False
+_PLAIN, _WEIGHTED, _ENDLESS = 0, 1, 2
+
+
+@kernel("int64(int32[::1], float64[::1], float64[::1], int64[::1], int64[::1])")
+def _tally(t: Int32s, old: Float64s, new: Float64s, num_changes: Int64s, net_edges: Int64s) -> int:
+    """Count changes by snapshot; return whether all weights are 0 or 1, or others, or some are not finite."""
+    weighted, endless = False, False
     for i in range(len(t)):
         num_changes[t[i]] += 1
         net_edges[t[i]] += (1 if new[i] != 0.0 else 0) - (1 if old[i] != 0.0 else 0)
         weighted |= (new[i] != 0.0 and new[i] != 1.0) or (old[i] != 0.0 and old[i] != 1.0)
-    return weighted
+        endless |= not np.isfinite(new[i])
+    return _ENDLESS if endless else _WEIGHTED if weighted else _PLAIN
 
 
 @kernel(
@@ -232,7 +247,8 @@ class _Buckets:
         self._bucket_of = _groups_of(most, room)
         self._first, self._rows_seen = first, 0
         count = int(self._bucket_of[-1]) + 1
-        self._buckets = [Spill(store.scratch, "changes", budget.share(0.2) // count) for _ in range(count)]
+        self._spill = Spill(store.scratch, "changes", budget.share(0.2))
+        self._buckets: list[list[Block]] = [[] for _ in range(count)]
         self.num_changes, self.net_edges = np.zeros(len(events), np.int64), np.zeros(len(events), np.int64)
         self.weighted = False
 
@@ -246,17 +262,21 @@ class _Buckets:
         if not len(changes.key):
             return
         t = changes.t - np.int32(self._first)
-        self.weighted |= _tally(t, changes.old, changes.new, self.num_changes, self.net_edges)
+        found = _tally(t, changes.old, changes.new, self.num_changes, self.net_edges)
+        if found == _ENDLESS:
+            raise BadInput("the weights of an edge add up to more than a float can hold: scale them down")
+        self.weighted |= found == _WEIGHTED
         rows: Columns = {"t": t, "key": changes.key, "old": changes.old, "new": changes.new}
         if len(self._buckets) == 1:
-            self._buckets[0].add(rows)
+            self._buckets[0].append(self._spill.hold(rows))
             return
         bucket = self._bucket_of[t]
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(len(self._buckets) + 1))
         for number in np.flatnonzero(np.diff(bounds)):
             chosen = order[bounds[number] : bounds[number + 1]]
-            self._buckets[number].add({name: column[chosen] for name, column in rows.items()})
+            kept = {name: column[chosen] for name, column in rows.items()}
+            self._buckets[number].append(self._spill.hold(kept))
 
     def snapshots(self) -> Iterator[list[Block]]:
         """Yield the changes of every snapshot in turn, as blocks sorted by edge."""
@@ -264,17 +284,21 @@ class _Buckets:
             members = np.flatnonzero(self._bucket_of == number)
             if len(members) == 1:
                 # One snapshot: its blocks are in order already, however large it is.
-                yield bucket.blocks
-                bucket.close()
+                yield bucket
+                for block in bucket:
+                    self._spill.release(block)
                 continue
             ends = np.cumsum(self.num_changes[members])
             places, count = ends - self.num_changes[members], int(ends[-1])
             rows = {"key": np.empty(count, np.int64), "old": np.empty(count), "new": np.empty(count)}
-            for part in bucket.drain():
+            for block in bucket:
+                part = block.read()
+                self._spill.release(block)
                 _scatter(part["t"], int(members[0]), *(part[name] for name in rows), places, *rows.values())
             for low, high in pairwise([0, *ends.tolist()]):
                 cut = {name: column[low:high] for name, column in rows.items()}
                 yield [Block(cut)] if high > low else []
+        self._spill.close()
 
 
 def _groups_of(sizes: Int64s, room: int) -> Int64s:

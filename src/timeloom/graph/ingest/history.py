@@ -81,15 +81,16 @@ NO_CONTRIBUTIONS = room_for_contributions(0)
 
 
 @kernel(
-    "Tuple((int64, int64))(int64[::1], int32[::1], int64[::1], float64[::1], int64, "
+    "Tuple((int64, int64))(int64[::1], int32[::1], int64[::1], float64[::1], int64, int64, int64, "
     "int64[::1], int64[::1], float64[::1], int64[::1])"
 )
 def _merge_windows(
-    key: Int64s, window: Int32s, time: Int64s, weight: Float64s, policy: int,
+    key: Int64s, window: Int32s, time: Int64s, weight: Float64s, policy: int, begun: int, last_time: int,
     out_key: Int64s, out_t: Int64s, out_value: Float64s, out_count: Int64s,
 ) -> tuple[int, int]:  # fmt: skip
+    """Merge rows into contributions; the first one goes on with what ``out`` holds already, where one was ``begun``."""
     timed, weighted = len(time) > 0, len(weight) > 0 and policy != _COUNT
-    n, ties = -1, 0
+    n, ties = begun - 1, 0
     for i in range(len(key)):
         value = weight[i] if weighted else 1.0
         if n < 0 or key[i] != out_key[n] or window[i] != out_t[n]:
@@ -98,7 +99,7 @@ def _merge_windows(
             continue
         out_count[n] += 1
         if policy == _LAST:
-            if timed and time[i] == time[i - 1] and value != out_value[n]:
+            if timed and time[i] == (time[i - 1] if i > 0 else last_time) and value != out_value[n]:
                 ties += 1
             out_value[n] = value
         elif policy == _MAX:
@@ -106,6 +107,20 @@ def _merge_windows(
         else:
             out_value[n] += value
     return n + 1, ties
+
+
+@kernel("int64(int64[::1], float64[::1], int64[::1], boolean)")
+def _add_up(key: Int64s, value: Float64s, events: Int64s, largest: bool) -> int:
+    """Merge all contributions of each edge into one, in place and in the order in which changes add them up."""
+    n = -1
+    for i in range(len(key)):
+        if n >= 0 and key[i] == key[n]:
+            value[n] = max(value[n], value[i]) if largest else value[n] + value[i]
+            events[n] += events[i]
+        else:
+            n += 1
+            key[n], value[n], events[n] = key[i], value[i], events[i]
+    return n + 1
 
 
 @kernel(
@@ -217,19 +232,31 @@ class Follower:
         self._waiting = NO_CONTRIBUTIONS
         self._operation_rows: list[Columns] = []
         self._keeps = keeps_tail(policy, life, operations)
-        self.kept: list[Contributions] = []
+        self._kept: list[Contributions] = []
+        self._last_time = 0
         self.counts = HistoryCounts()
 
     def follow(self, rows: Columns) -> Changes:
         """Return the changes of all edges that end within these rows."""
         if self._operations:
             self._watch(rows)
-        room = len(rows["key"])
-        out = room_for_contributions(room)
+        waiting, begun = self._waiting, int(len(self._waiting.key) > 0)
+        out = room_for_contributions(len(rows["key"]) + begun)
+        if begun:
+            # What a block cut off goes on, event by event, so that sums do not depend on where blocks end.
+            for column, known in zip(out, waiting, strict=True):
+                column[0] = known[-1]
         time, weight = rows.get("time", NO_CONTRIBUTIONS.key), rows.get("weight", NO_CONTRIBUTIONS.value)
-        size, ties = _merge_windows(rows["key"], rows["window"], time, weight, self._policy, *out)
+        size, ties = _merge_windows(
+            rows["key"], rows["window"], time, weight, self._policy, begun, self._last_time, *out
+        )  # fmt: skip
         self.counts.ties += ties
-        merged = self._join(out.rows(slice(0, size)))
+        self._last_time = int(time[-1]) if len(time) else 0
+        merged = (
+            joined([waiting.rows(slice(0, -1)), out.rows(slice(0, size))])
+            if len(waiting.key) > 1
+            else out.rows(slice(0, size))
+        )
         # The last edge may go on in the next block.
         split = int(np.searchsorted(merged.key, merged.key[-1]))
         self._waiting = merged.rows(slice(split, None))
@@ -240,18 +267,6 @@ class Follower:
         self._watch_all()
         waiting, self._waiting = self._waiting, NO_CONTRIBUTIONS
         return self._finish(waiting, None)
-
-    def _join(self, new: Contributions) -> Contributions:
-        """Put the waiting contributions before the new ones; a window cut by the end of a block becomes whole."""
-        old = self._waiting
-        if not len(old.key):
-            return new
-        if len(new.key) and old.key[-1] == new.key[0] and old.t[-1] == new.t[0]:
-            value = {Policy.last: new.value[0], Policy.max: max(old.value[-1], new.value[0])}
-            new.value[0] = value.get(self._policy, old.value[-1] + new.value[0])
-            new.events[0] += old.events[-1]
-            old = old.rows(slice(0, -1))
-        return joined([old, new])
 
     def _finish(self, edges: Contributions, before: int | None) -> Changes:
         """Return the changes of whole edges, and of the tail's edges below ``before`` (None: all that are left)."""
@@ -267,19 +282,21 @@ class Follower:
         out = Changes(np.empty(room, np.int32), np.empty(room, np.int64), np.empty(room), np.empty(room))
         size = _find_changes(*edges, self._policy, self._life, self._first, self._end, *out)
         if self._keeps:
-            self.kept.append(self._still_counting(edges))
+            self._kept.append(self._still_counting(edges))
         return out.rows(slice(0, size))
 
     def _still_counting(self, edges: Contributions) -> Contributions:
         """Return what of these edges counts beyond the last snapshot."""
         if self._life > 0:
             return edges.rows(edges.t >= self._end - self._life)
-        starts = np.flatnonzero(np.diff(edges.key, prepend=-1))
-        if not len(starts):
-            return NO_CONTRIBUTIONS
-        merge = np.maximum if self._policy == Policy.max else np.add
-        value, events = merge.reduceat(edges.value, starts), np.add.reduceat(edges.events, starts)
-        return Contributions(edges.key[starts], np.full(len(starts), -1), value, events)
+        key, value, events = edges.key.copy(), edges.value.copy(), edges.events.copy()
+        size = _add_up(key, value, events, self._policy == Policy.max)
+        return Contributions(key[:size], np.full(size, -1), value[:size], events[:size])
+
+    def take_kept(self) -> Contributions:
+        """Return what counts beyond the last snapshot, of the edges finished since this was asked last."""
+        kept, self._kept = joined([NO_CONTRIBUTIONS, *self._kept]), []
+        return kept
 
     def _watch(self, rows: Columns) -> None:
         """Gather operations until an edge is whole, then count what they did."""

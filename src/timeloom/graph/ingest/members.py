@@ -5,24 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from timeloom.errors import BadInput
-from timeloom.graph.ingest.files import TextFile, lines_of, natural, tar_members, whole_lines
+from timeloom.graph.ingest.files import TextFile, decompressed, lines_of, natural, tar_members, whole_lines
+from timeloom.graph.ingest.layout import Texts
 from timeloom.graph.ingest.rows import Account, BadRows, Reading, RowBlock
 from timeloom.graph.ingest.text import TextSource
 
-Texts = Iterator[tuple[NDArray[np.uint8], int]]
-
 
 class MembersSource:
-    """One edge list per snapshot. A member's time is the number in its name where every name has its own, else its place.
+    """One edge list per snapshot. A member's time is the number in its name if each has its own, else its place.
 
-    The members of a tar archive are read where they lie and never unpacked.
+    The members of a tar archive are read where they lie and never unpacked. Hidden files are left out.
     """
 
     def __init__(self, path: Path, reading: Reading) -> None:
@@ -30,6 +27,9 @@ class MembersSource:
         names = [name for name, _ in self._members()]
         if not names:
             raise BadInput(f"{path} holds no files: expected one edge list per snapshot")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BadInput(f"{path} holds {twice} more than once: unpack it and ingest the folder")
         self.moments = moments_of(names)
         self._text = TextSource([], reading, sample=((name, texts) for name, texts in self._members()))
         self.time_unit = reading.time_unit
@@ -40,17 +40,22 @@ class MembersSource:
 
     def _members(self) -> Iterator[tuple[str, Texts]]:
         """Yield the name and the text of every member."""
-        if self._path.is_dir():
-            files = [path for path in self._path.iterdir() if path.is_file() and not path.name.startswith(".")]
-            for path in sorted(files, key=lambda path: natural(path.name)):
-                yield path.name, lines_of(TextFile(path))
+        if not self._path.is_dir():
+            for name, member in tar_members(self._path):
+                if not PurePosixPath(name).name.startswith("."):
+                    where = f"{self._path}:{name}"
+                    yield name, whole_lines(where, decompressed(where, member), member)
             return
-        for name, member in tar_members(self._path):
-            yield name, whole_lines(f"{self._path}:{name}", member, member)
+        for path in sorted(self._path.iterdir(), key=lambda path: natural(path.name)):
+            if path.name.startswith("."):
+                continue
+            if not path.is_file():
+                raise BadInput(f"{path} is no file: a folder of snapshots holds one edge list each and nothing else")
+            yield path.name, lines_of(TextFile(path))
 
     def blocks(self, account: Account, bad: BadRows) -> Iterator[tuple[RowBlock, int]]:
         """Yield the good rows of all members, each with its member's time."""
-        with ThreadPoolExecutor(2) as pool, ExitStack():
+        with ThreadPoolExecutor(2) as pool:
             for name, texts in self._members():
                 for block, _ in self._text.read(f"{self._path}:{name}", texts, pool, account, bad):
                     block.time = np.full(block.num_rows, self.moments[name], np.int64)
@@ -59,7 +64,7 @@ class MembersSource:
 
 def moments_of(names: list[str]) -> dict[str, int]:
     """Return the time of each member."""
-    numbers = [re.findall(r"\d+", Path(name).name.split(".")[0]) for name in names]
+    numbers = [re.findall(r"[0-9]+", PurePosixPath(name).name.split(".")[0]) for name in names]
     single = [int(found[0]) for found in numbers if len(found) == 1 and len(found[0]) < 18]
     if len(set(single)) == len(names):
         return dict(zip(names, single, strict=True))

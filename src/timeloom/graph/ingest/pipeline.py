@@ -15,7 +15,6 @@ from timeloom.graph.ingest.attributes import Attributes
 from timeloom.graph.ingest.build import NOTHING_BEFORE, Builder, Built
 from timeloom.graph.ingest.cut import cut_first
 from timeloom.graph.ingest.gather import Bounds, Gatherer, Progress, silent
-from timeloom.graph.ingest.history import Contributions, keeps_tail
 from timeloom.graph.ingest.ids import Ids
 from timeloom.graph.ingest.rows import Account, BadRows, Source
 from timeloom.graph.ingest.rules import Budget, Rules, default_budget
@@ -94,7 +93,7 @@ def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Rep
         manifest = put_attributes(store, job.attributes, ranks, rows_of, len(starts))
         put_ids(store, "nodes", ids)
         put_ids(store, "types", type_names)
-        put_ends(store, rules, built, track)
+        put_ends(store, track)
         report = make_report(account, bad, built, gathered.clock, starts, len(ids), time.monotonic() - began)
         manifest |= describe(job.name or out.name, len(ids), gathered.clock, layout, rules, end)
         manifest |= {"num_snapshots": len(starts), "reports": [report.as_json()]}
@@ -122,18 +121,10 @@ def make_report(
     )  # fmt: skip
 
 
-def put_ends(store: StoreWriter, rules: Rules, built: Built, track: NodeTrack) -> None:
-    """Write what going on from the last snapshot needs."""
+def put_ends(store: StoreWriter, track: NodeTrack) -> None:
+    """Write what is known of the nodes at the end."""
     store.put("nodes.first_seen", track.first_seen)
     store.put("nodes.degrees", np.stack([track.into, track.out_of], axis=1))
-    if keeps_tail(rules.policy, rules.follow_life, rules.operations):
-        put_tail(store, built.kept)
-
-
-def put_tail(store: StoreWriter, tail: Contributions) -> None:
-    """Write the contributions that count beyond the last snapshot."""
-    for name, column in tail._asdict().items():
-        store.put(f"tail.{name}", column)
 
 
 def add_node_rows(nodes: Ids, attributes: Attributes) -> Int64s | None:

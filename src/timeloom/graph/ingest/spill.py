@@ -56,6 +56,10 @@ class Block:
             left, at = left[got:], at + got
         return out
 
+    def forget(self) -> None:
+        """Give back the memory of a block that is needed no more."""
+        self._columns, self._places = None, {}
+
     def find(self, name: str, value: int) -> int:
         """Return how many rows of a sorted column lie below ``value``."""
         if self._columns is not None:
@@ -82,15 +86,24 @@ class Spill:
 
     def add(self, columns: Columns) -> None:
         """Append a block; the arrays must not change afterwards."""
+        self.blocks.append(self.hold(columns))
+        self.num_rows += self.blocks[-1].num_rows
+
+    def hold(self, columns: Columns) -> Block:
+        """Return a block that is not part of the list, in memory or in the file as there is room."""
         block = Block(columns)
-        self.num_rows += block.num_rows
         self._held_bytes += block.num_bytes
         if self._held_bytes > self._limit_bytes:
             self._held_bytes -= block.num_bytes
             if self._file < 0:
                 self._file = os.open(self._scratch(self._name), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             block.move_to(self._file)
-        self.blocks.append(block)
+        return block
+
+    def release(self, block: Block) -> None:
+        """Forget a block that was held."""
+        self._held_bytes -= block.num_bytes
+        block.forget()
 
     def drain(self) -> Iterator[Columns]:
         """Yield the blocks in order, forgetting each one."""
@@ -103,7 +116,7 @@ class Spill:
 
     def close(self) -> None:
         """Forget everything and give back the file's room on disk."""
-        self.blocks = []
+        self.blocks, self._held_bytes = [], 0
         if self._file >= 0:
             os.ftruncate(self._file, 0)
             os.close(self._file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,72 +14,73 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadInput
+from timeloom.graph.ingest.layout import column_places
 from timeloom.graph.ingest.rows import Account, BadPlace, BadRows, Reading, RowBlock
-from timeloom.graph.ingest.text import column_places
 from timeloom.graph.ingest.tokens import MOST_REPORTED, Reason, Role
 
 _BATCH_ROWS = 1 << 19
 _DAY_SECONDS = 86_400
 Reasons = NDArray[np.int8]
-Batches = Callable[[list[str]], Iterator[tuple[Any, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Some rows, the file they come from with the number of the first of them in it, and the bytes read so far."""
+
+    rows: Any
+    where: str
+    first_row: int = 1
+    read_bytes: int = 0
+
+
+Pieces = Callable[[list[str]], Iterator[_Piece]]
 
 
 class TableSource:
-    """Named, typed columns that arrive in batches."""
+    """Named, typed columns that arrive piece by piece. Every file must have the types of the first."""
 
-    def __init__(self, name: str, schema: Any, batches: Batches, reading: Reading, *, size_bytes: int = 0) -> None:
-        self._name, self._batches, self._reading = name, batches, reading
+    def __init__(self, name: str, schema: Any, pieces: Pieces, reading: Reading, *, size_bytes: int = 0) -> None:
+        self._pieces, self._reading = pieces, reading
         self.size_bytes = size_bytes
         places = column_places(list(schema.names), reading, name, named=True)
         self._columns = {role: schema.names[place] for role, place in places.items()}
+        for column in self._columns.values():
+            if schema.names.count(column) > 1:
+                raise BadInput(f"{name} has {schema.names.count(column)} columns {column!r}: give each its own name")
+        self._types = {role: _plain_type(schema.types[place]) for role, place in places.items()}
         self.time_unit = reading.time_unit
-        if Role.time in self._columns:
-            self.time_unit = self._unit_of(schema.field(self._columns[Role.time]).type)
-
-    def _unit_of(self, kind: Any) -> str:
-        """Return the unit in which times of this type are kept."""
-        asked = self._reading.time_unit
-        if pa.types.is_timestamp(kind):
-            return str(kind.unit)
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return "ns"
-        if pa.types.is_date(kind) or self._reading.time_format == "yyyymmdd":
-            return "s"
-        if pa.types.is_floating(kind):
-            if asked in ("ms", "us", "ns"):
-                raise BadConfig(
-                    f"{self._name}: times are floats, which --time-unit {asked} cannot keep: use --time-unit s"
-                )
-            return "ns" if asked == "s" else "nano"
-        return asked
+        if Role.time in self._types:
+            self.time_unit = _unit_of(self._types[Role.time], name, reading)
 
     def blocks(self, account: Account, bad: BadRows) -> Iterator[tuple[RowBlock, int]]:
-        """Yield the good rows batch by batch."""
-        first_row = 1
-        for batch, read_bytes in self._batches(list(self._columns.values())):
-            block, reasons, roles = self._convert(batch, account)
-            account.read += batch.num_rows
+        """Yield the good rows piece by piece."""
+        for piece in self._pieces(list(dict.fromkeys(self._columns.values()))):
+            block, reasons, roles = self._convert(piece, account)
+            account.read += piece.rows.num_rows
             wrong = np.flatnonzero(reasons)
             places = [
-                BadPlace(f"{self._name} row {first_row + row} column {column!r}", Reason(reasons[row]), str(value))
-                for row, column, value in self._shown(batch, wrong[:MOST_REPORTED], roles)
+                BadPlace(
+                    f"{piece.where} row {piece.first_row + row} column {column!r}", Reason(reasons[row]), str(value)
+                )
+                for row, column, value in self._shown(piece.rows, wrong[:MOST_REPORTED], roles)
             ]
             bad.found(places, np.bincount(reasons[wrong], minlength=len(Reason)))
-            first_row += batch.num_rows
-            yield (_without(block, reasons != 0) if len(wrong) else block), read_bytes
+            yield (_without(block, reasons != 0) if len(wrong) else block), piece.read_bytes
 
     def _shown(self, batch: Any, rows: NDArray[np.int64], roles: NDArray[np.int8]) -> Iterator[tuple[int, str, object]]:
         for row in rows.tolist():
             column = self._columns[Role(roles[row])]
             yield row, column, batch.column(column)[row].as_py()
 
-    def _convert(self, batch: Any, account: Account) -> tuple[RowBlock, Reasons, NDArray[np.int8]]:
-        """Return the rows of a batch, why each is bad (0: it is good) and the role of the column that is."""
+    def _convert(self, piece: _Piece, account: Account) -> tuple[RowBlock, Reasons, NDArray[np.int8]]:
+        """Return the rows of a piece, why each is bad (0: it is good) and the role of the column that is."""
+        batch, where = piece.rows, piece.where
         reasons, roles = np.zeros(batch.num_rows, np.int8), np.zeros(batch.num_rows, np.int8)
         values: dict[Role, Any] = {}
         for role, name in self._columns.items():
             column = batch.column(name)
-            values[role], wrong = self._column(role, column, account)
+            self._refuse_another_type(role, column.type, where)
+            values[role], wrong = self._column(role, column, where, account)
             if isinstance(values[role], np.ndarray):
                 # Compiled loops take writable arrays only, and Arrow's memory is not.
                 values[role] = np.require(values[role], requirements=["C", "W"])
@@ -87,49 +89,100 @@ class TableSource:
             reasons[fresh], roles[fresh] = wrong[fresh], role
         block = RowBlock(source=values[Role.source], target=values[Role.target])
         if isinstance(block.source, np.ndarray) != isinstance(block.target, np.ndarray):
-            raise BadInput(f"{self._name}: sources and targets must both be integers or both be text")
+            raise BadInput(f"{where}: sources and targets must both be integers or both be text")
         for role in (Role.time, Role.weight, Role.type, Role.operation):
             setattr(block, role.name, values.get(role))
         return block, reasons, roles
 
-    def _column(self, role: Role, column: Any, account: Account) -> tuple[Any, Reasons]:
-        kind = column.type
-        if pa.types.is_dictionary(kind):
-            column, kind = column.cast(kind.value_type), kind.value_type
+    def _refuse_another_type(self, role: Role, kind: Any, where: str) -> None:
+        first = self._types[role]
+        if _family(role, first) != _family(role, _plain_type(kind)):
+            raise BadInput(
+                f"{where}: column {self._columns[role]!r} has type {kind}, but the first file has {first}: "
+                "write all files with the same types"
+            )
+
+    def _column(self, role: Role, column: Any, where: str, account: Account) -> tuple[Any, Reasons]:
+        column = column.cast(_plain_type(column.type))
         if role == Role.time:
-            return self._times(column, account)
+            return self._times(column, where, account)
         if role == Role.weight:
-            return _weights(column, self._name)
+            return _weights(column, where)
         if role == Role.operation:
-            values, wrong = _integers(column, f"{self._name}: the operation column")
+            values, wrong = _integers(column, f"{where}: the operation column")
             wrong[(wrong == 0) & (np.abs(values) != 1)] = Reason.operation
             return values.astype(np.int8), wrong
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or self._reading.ids == "names":
+        if _is_text(column.type) or self._reading.ids == "names":
             strings = column.cast(pa.string())
             empty = np.asarray(pc.fill_null(pc.equal(pc.utf8_length(strings), 0), False))
             return strings, np.where(empty, Reason.missing, Reason.fine).astype(np.int8)
-        values, wrong = _integers(column, f"{self._name}: the {role.name} column")
+        values, wrong = _integers(column, f"{where}: the {role.name} column")
         wrong[(wrong == 0) & (values < 0)] = Reason.negative
         return values, wrong
 
-    def _times(self, column: Any, account: Account) -> tuple[NDArray[np.int64], Reasons]:
+    def _times(self, column: Any, where: str, account: Account) -> tuple[NDArray[np.int64], Reasons]:
+        """Return times in the unit that the first file settled; a cast that would lose something is refused."""
         kind = column.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            try:
-                column = column.cast(pa.timestamp("ns"))
-            except pa.ArrowInvalid as error:
-                raise BadInput(f"{self._name}: the time column holds text that is no date ({error})") from None
-        elif pa.types.is_date(kind):
-            column = column.cast(pa.timestamp("s"))
         if pa.types.is_floating(kind):
             return _billionths(column, account)
-        if pa.types.is_timestamp(column.type):
-            column = column.cast(pa.int64())
-        values, wrong = _integers(column, f"{self._name}: the time column")
+        if _is_text(kind) or _is_date(kind):
+            try:
+                column = column.cast(pa.timestamp(self.time_unit, getattr(kind, "tz", None))).cast(pa.int64())
+            except pa.ArrowException as error:
+                what = "text that is no date" if _is_text(kind) else f"times that are no whole {self.time_unit}"
+                raise BadInput(f"{where}: the time column holds {what} ({_first_line(error)})") from None
+        values, wrong = _integers(column, f"{where}: the time column")
         wrong[wrong == Reason.overflow] = Reason.time_range
         if self._reading.time_format == "yyyymmdd":
             return _from_yyyymmdd(values, wrong)
         return values, wrong
+
+
+def _unit_of(kind: Any, where: str, reading: Reading) -> str:
+    """Return the unit in which times of this type are kept."""
+    asked = reading.time_unit
+    if pa.types.is_timestamp(kind):
+        return str(kind.unit)
+    if _is_text(kind):
+        return "ns"
+    if pa.types.is_date(kind) or reading.time_format == "yyyymmdd":
+        return "s"
+    if pa.types.is_floating(kind):
+        if asked in ("ms", "us", "ns"):
+            raise BadConfig(f"{where}: times are floats, which --time-unit {asked} cannot keep: use --time-unit s")
+        return "ns" if asked == "s" else "nano"
+    return asked
+
+
+def _plain_type(kind: Any) -> Any:
+    """Return the type of the values themselves: those of a dictionary, and strings for views of strings."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_date(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _family(role: Role, kind: Any) -> str:
+    """Return what types of one column must share in all files; inside of it every value means the same."""
+    if _is_text(kind):
+        return "text"
+    if _is_date(kind):
+        return "local date" if getattr(kind, "tz", None) is None else "date"
+    if role == Role.weight and _is_number(kind):
+        return "number"
+    return "integer" if pa.types.is_integer(kind) else "float" if pa.types.is_floating(kind) else str(kind)
+
+
+def _is_number(kind: Any) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _integers(column: Any, what: str) -> tuple[NDArray[np.int64], Reasons]:
@@ -150,12 +203,7 @@ def _integers(column: Any, what: str) -> tuple[NDArray[np.int64], Reasons]:
 
 def _weights(column: Any, name: str) -> tuple[NDArray[np.float64], Reasons]:
     kind = column.type
-    if not (
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_decimal(kind)
-    ):
+    if not _is_number(kind):
         raise BadInput(f"{name}: the weight column has type {kind}: it must hold numbers")
     values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)).astype(np.float64)
     return values, np.where(np.isfinite(values), Reason.fine, Reason.not_finite).astype(np.int8)
@@ -199,23 +247,23 @@ def parquet_source(paths: list[Path], reading: Reading) -> TableSource:
     """Return Parquet files as one source; they are read row group by row group."""
     schema = _opened_parquet(paths[0]).schema_arrow
 
-    def batches(columns: list[str]) -> Iterator[tuple[Any, int]]:
+    def pieces(columns: list[str]) -> Iterator[_Piece]:
         done_bytes = 0
         for path in paths:
             file = _opened_parquet(path)
-            if missing := set(columns) - set(file.schema_arrow.names):
-                raise BadInput(f"{path} has no column {sorted(missing)[0]!r}, which {paths[0]} has")
+            _refuse_missing(columns, file.schema_arrow.names, path, paths[0])
             read_rows, size = 0, path.stat().st_size
             try:
-                for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(columns))):
-                    read_rows += batch.num_rows
-                    yield batch, done_bytes + size * read_rows // max(file.metadata.num_rows, 1)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                    first_row, read_rows = read_rows + 1, read_rows + batch.num_rows
+                    read_bytes = done_bytes + size * read_rows // max(file.metadata.num_rows, 1)
+                    yield _Piece(batch, str(path), first_row, read_bytes)
             except (pa.ArrowException, OSError) as error:
                 raise BadInput(f"{path} is broken or cut off: {_first_line(error)}") from None
             done_bytes += size
 
     size_bytes = sum(path.stat().st_size for path in paths)
-    return TableSource(_spoken(paths), schema, batches, reading, size_bytes=size_bytes)
+    return TableSource(str(paths[0]), schema, pieces, reading, size_bytes=size_bytes)
 
 
 def _opened_parquet(path: Path) -> Any:
@@ -233,12 +281,26 @@ def arrow_source(paths: list[Path], reading: Reading) -> TableSource:
     """Return Arrow IPC (Feather) files, or streams, as one source."""
     schema = _opened_arrow(paths[0])[0]
 
-    def batches(columns: list[str]) -> Iterator[tuple[Any, int]]:
+    def pieces(columns: list[str]) -> Iterator[_Piece]:
         for path in paths:
-            for batch in _opened_arrow(path)[1]:
-                yield batch.select(list(dict.fromkeys(columns))), 0
+            found, batches = _opened_arrow(path)
+            _refuse_missing(columns, found.names, path, paths[0])
+            first_row = 1
+            try:
+                for batch in batches:
+                    yield _Piece(batch.select(columns), str(path), first_row)
+                    first_row += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise BadInput(f"{path} is broken or cut off: {_first_line(error)}") from None
 
-    return TableSource(_spoken(paths), schema, batches, reading)
+    return TableSource(str(paths[0]), schema, pieces, reading)
+
+
+def _refuse_missing(columns: list[str], found: list[str], path: Path, first: Path) -> None:
+    for name in columns:
+        if found.count(name) != 1:
+            what = "several columns" if name in found else "no column"
+            raise BadInput(f"{path} has {what} {name!r}, which {first} has" + (" once" if name in found else ""))
 
 
 def _opened_arrow(path: Path) -> tuple[Any, Iterator[Any]]:
@@ -263,12 +325,10 @@ def table_source(table: Any, reading: Reading) -> TableSource:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise BadInput(f"the table cannot be read as columns: {_first_line(error)}") from None
 
-    def batches(columns: list[str]) -> Iterator[tuple[Any, int]]:
-        for batch in arrow.select(list(dict.fromkeys(columns))).to_batches(_BATCH_ROWS):
-            yield batch, 0
+    def pieces(columns: list[str]) -> Iterator[_Piece]:
+        first_row = 1
+        for batch in arrow.select(columns).to_batches(_BATCH_ROWS):
+            yield _Piece(batch, "the table", first_row)
+            first_row += batch.num_rows
 
-    return TableSource("the table", arrow.schema, batches, reading)
-
-
-def _spoken(paths: list[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    return TableSource("the table", arrow.schema, pieces, reading)
