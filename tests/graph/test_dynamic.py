@@ -84,12 +84,12 @@ def test_a_snapshot_that_is_not_there_is_refused(graph: DynamicGraph) -> None:
 
 def test_keyframes_bound_what_reading_a_snapshot_costs() -> None:
     changes, edges = np.full(1000, 3), np.full(1000, 1000)
-    whole = plan_keyframes(changes, edges, weighted=False, fresh=True)
+    whole = plan_keyframes(changes, edges, weighted=False)
     assert max(np.diff(np.flatnonzero(whole))) == LONGEST_CHAIN + 1
     changes[500] = 5000
-    assert plan_keyframes(changes, edges, weighted=False, fresh=True)[500]
-    assert plan_keyframes(np.zeros(9, int), edges[:9], weighted=False, fresh=False).sum() == 0
-    assert plan_keyframes(np.array([0, 3]), edges[:2], weighted=True, fresh=False).tolist() == [False, True]
+    assert plan_keyframes(changes, edges, weighted=False)[500]
+    assert plan_keyframes(np.zeros(9, int), edges[:9], weighted=False).sum() == 0
+    assert plan_keyframes(np.array([0, 3]), edges[:2], weighted=False, chain=(64, 64)).tolist() == [False, True]
 
 
 def test_opening_takes_milliseconds_with_ten_thousand_snapshots(tmp_path: Path) -> None:

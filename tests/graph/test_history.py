@@ -91,8 +91,6 @@ def test_going_on_from_the_tail_equals_never_having_stopped(
     first = Follower(policy, life=life, operations=False, first=0, end=stop)
     follow(first, rows_of(early), cuts)
     tail = first.take_kept() if keeps_tail(policy, life, False) else _tail_of(early, stop, life, policy)
-        Contributions(**sort_rows(keeps[0]._asdict(), ["key", "t"])) if keeps else _tail_of(early, stop, life, policy)
-    )
     late = [(key, window, weight) for key, window, weight in events if window >= stop]
     follower = Follower(policy, life=life, operations=False, first=stop, end=END, tail=tail)
     # Both parts keep their order of time, so rows_of numbers them alike.

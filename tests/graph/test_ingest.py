@@ -272,9 +272,8 @@ def test_bad_rows_are_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     [
         (Ingest(), "say how time is cut"),
         (Ingest(windows=Windows(kind="every", amount="7d")), "needs clock times"),
-        (Ingest(windows=Windows(kind="every", amount="x")), "is no duration"),
         (Ingest(windows=Windows(kind="every", amount="0")), "not a positive whole number of ticks"),
-        (Ingest(windows=GIVEN, life=-1), "is negative"),
+        (Ingest(windows=GIVEN, life=-1), "is not a number of windows"),
         (Ingest(windows=GIVEN, duplicates="min"), "is unknown"),
         (Ingest(windows=GIVEN, bounds=Bounds("yesterday")), "is no time"),
         (Ingest(windows=Windows(kind="every", amount="2"), origin="5"), "is after the first event"),
@@ -284,6 +283,15 @@ def test_contradictions_are_refused_in_a_sentence(tmp_path: Path, options: Inges
     with pytest.raises(BadConfig, match=sentence):
         ingest({"source": [0, 1], "target": [1, 2], "time": [1, 9]}, tmp_path / "g", options)
     assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"),
+    [("every", "x"), ("every", "7x"), ("every", "9" * 20 + "y"), ("events", "0"), ("snapshots", "²"), ("evry", "")],
+)
+def test_a_window_that_means_nothing_is_refused_before_anything_is_read(kind: str, amount: str) -> None:
+    with pytest.raises(BadConfig):
+        Windows(kind=kind, amount=amount)
 
 
 def test_too_many_snapshots_are_refused(tmp_path: Path) -> None:

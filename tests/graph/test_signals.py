@@ -173,3 +173,48 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         signal = SimpleNamespace(edge_indices=EDGES[:2], edge_weights=None, targets=None, features=None)
         ingest(signal, tmp_path / "g", Ingest(attributes=AttributeOptions(labels=f"values:{tmp_path}/a.npz#y")))
     ingest(tmp_path / "a.npz", tmp_path / "g", Ingest(reading=reading))
+
+
+def test_features_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    for bad in (np.nan, np.inf, 1e300):
+        data = [SimpleNamespace(edge_index=index, x=np.full((3, 2), bad), num_nodes=3) for index in EDGES]
+        with pytest.raises(BadInput, match=r"features holds NaN or infinite .* first at \(0, 0, 0\)"):
+            ingest(data, tmp_path / "g", Ingest())
+
+
+def test_operations_in_arrays_are_operations(tmp_path: Path) -> None:
+    rows = {"source": [0, 1, 0], "target": [1, 2, 1], "time": [0, 0, 1], "op": [1, 1, -1]}
+    np.savez(tmp_path / "a.npz", **{name: np.array(column) for name, column in rows.items()})
+    columns = Columns(source="source", target="target", time="time", operation="op")
+    ingest(tmp_path / "a.npz", tmp_path / "g", Ingest(windows=Windows(kind="given"), reading=Reading(columns=columns)))
+    assert stored(open_graph(tmp_path / "g")) == [{(0, 1, 0): 1.0, (1, 2, 0): 1.0}, {(1, 2, 0): 1.0}]
+
+
+def test_an_archive_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "a.npz", e_0=np.array([[0], [1]]), e_1=np.array([[1], [0]]))
+    loads: list[object] = []
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda path, **options: loads.append(path) or load(path, **options))
+    ingest(
+        tmp_path / "a.npz",
+        tmp_path / "g",
+        Ingest(reading=Reading(columns=Columns(source="e_{t}[0]", target="e_{t}[1]"))),
+    )
+    assert len(loads) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"time_periods": Infinity, "0": {"edges": [[0, 1]]}}',
+        '{"time_periods": 1' + "0" * 400 + ', "0": {"edges": [[0, 1]], "weights": [1], "X": [[1]], "y": [1]}}',
+        '{"edges": [[0, 1]], "FX": [[1' + "0" * 400 + ", 1]]}",
+        "[" * 100_000,
+        "{}",
+        "7",
+    ],
+)
+def test_nonsense_in_json_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(BadInput, match=r"a\.json is"):
+        ingest(tmp_path / "a.json", tmp_path / "g", Ingest())

@@ -166,6 +166,6 @@ def _options(preset: Ingest, windows: WindowFlags, rows: ReadingFlags, edges: Ed
 def _life(text: str) -> int:
     if text == "forever":
         return 0
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
         raise BadConfig(f"--life {text} is neither a positive number of snapshots nor 'forever'")
     return int(text)

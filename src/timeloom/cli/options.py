@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROWS = Group("How rows are read", sort_key=2)
 NODES = Group("What comes with nodes", sort_key=4)
 OUTPUT = Group("Running", sort_key=5)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(k|m|g|t)?i?b?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(k|m|g|t)?i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

@@ -88,7 +88,9 @@ def print_report(report: dict[str, Any], path: object) -> None:
         lines.append(f"  mirrored       {report['mirrored']:>14,}  copies in the other direction")
     lines.append(f"  kept           {report['kept']:>14,}")
     if report["merged"]:
-        lines.append(f"  merged         {report['merged']:>14,}  events of an edge that has another in the same snapshot")
+        lines.append(
+            f"  merged         {report['merged']:>14,}  events of an edge that has another in the same snapshot"
+        )
     for reason, count in report["dropped"].items():
         lines.append(f"  dropped        {count:>14,}  {reason}")
     for what, count in report["notes"].items():

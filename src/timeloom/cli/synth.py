@@ -208,7 +208,7 @@ def delete(
 
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
+    if not all(part.isdecimal() and len(part) < 19 for part in parts):
         raise BadConfig(f"--edges {text} is no list of whole numbers: write 100,200,400")
     return tuple(int(part) for part in parts)
 

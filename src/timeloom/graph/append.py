@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,13 @@ class Append:
     budget: Budget = field(default_factory=default_budget)
 
 
-def append(path: Path, source: Any, options: Append, progress: Progress = silent) -> Report:
+def append(path: str | PathLike[str], source: Any, options: Append, progress: Progress = silent) -> Report:
     """Add the events of a source to a graph as new snapshots.
 
     Whatever happens, a SIGKILL included, the graph is then the old one or the new one. Events from before the graph's
     end are bad rows.
     """
-    began = time.monotonic()
+    began, path = time.monotonic(), Path(path)
     account = Account()
     bad = BadRows(account, drop=options.drop_bad_rows)
     with StoreWriter(path, update=True) as store:
@@ -58,12 +59,8 @@ def append(path: Path, source: Any, options: Append, progress: Progress = silent
         limit = options.budget.share(0.25)
         nodes, types = Ids("node", limit, graph.ids.all()), Ids("edge type", limit, graph.type_ids.all())
         bounds = Bounds(stop=options.stop, not_before=graph.end)
-        gatherer = Gatherer(
-            opened.source, rules, bounds, options.budget, store.scratch, nodes, types, graph.clock,
-            bipartite=options.reading.bipartite,
-        )  # fmt: skip
-        gathered = gatherer.gather(account, bad, progress)
-        gathered.moments.update(moment for moment in opened.moments if moment >= graph.end)
+        gatherer = Gatherer(opened.source, rules, bounds, options.budget, store.scratch, nodes, types, graph.clock)
+        gathered = gatherer.gather(account, bad, progress, opened.moments)
         rows_of = pipeline.add_node_rows(nodes, options.attributes)
         starts, end = cut_more(rules.windows, gathered, graph.starts, graph.end)
         ids, ranks = nodes.ranked()
@@ -99,9 +96,31 @@ def _refuse_what_does_not_fit(graph: DynamicGraph, rules: Rules, timed: bool, at
         raise BadConfig(
             f"{graph.path} lists which nodes are present in each snapshot: ingest everything again to add more"
         )
+    if attributes.spec or attributes.feature_classes or attributes.present:
+        raise BadConfig(
+            "what is known of all nodes is given when a graph is made: append takes values of new snapshots only"
+        )
+    features, labels = graph.features, graph.labels
+    shape = {"features": 3, "labels": 2}
     for family in ("features", "labels"):
-        if f"s0.{family}" in graph.store and getattr(attributes, family) is None:
+        values = getattr(attributes, family)
+        by_snapshot = f"s0.{family}" in graph.store
+        if by_snapshot and values is None:
             raise BadConfig(f"{graph.path} has {family} for each snapshot: give those of the new ones with --{family}")
+        if values is not None and (not by_snapshot or values.ndim != shape[family]):
+            raise BadConfig(
+                f"{graph.path} has no {family} for each snapshot: append can add none; ingest everything again"
+            )
+    if attributes.features is not None and attributes.features.shape[-1] != features.num_features:
+        width = attributes.features.shape[-1]
+        raise BadConfig(f"{graph.path} has {features.num_features} features, but the new snapshots have {width}")
+    if attributes.labels is not None:
+        kind = "class" if attributes.labels.dtype.kind == "i" else "value"
+        if kind != labels.kind or (kind == "class" and attributes.labels.max(initial=-1) >= len(labels.classes)):
+            raise BadConfig(
+                f"{graph.path} has {labels.kind} labels ({len(labels.classes)} classes), and the new ones do not fit: "
+                f"they are {kind} labels up to {attributes.labels.max(initial=-1)}"
+            )
 
 
 def _refuse_many(graph: DynamicGraph, num_nodes: int, num_types: int) -> None:
@@ -130,4 +149,17 @@ def _before(graph: DynamicGraph, rules: Rules, track: NodeTrack) -> Before:
         # One contribution an edge says it all: of the last window, or of all time.
         moment = np.full(len(last), len(graph) - 1 if rules.follow_life else -1)
         tail = Contributions(last.keys, moment, last.weights, np.ones(len(last), np.int64))
-    return Before(len(graph), last.keys, last.stored_weights, track.num_active, tail)
+    return Before(len(graph), last.keys, last.stored_weights, track.num_active, tail, _chain(graph))
+
+
+def _chain(graph: DynamicGraph) -> tuple[int, int]:
+    """Return how many deltas there are since the last keyframe, and changes in them."""
+    deltas = changes = 0
+    for segment in reversed(graph.store.manifest["segments"]):
+        whole = np.flatnonzero(graph.store.array(f"{segment['name']}.whole"))
+        sizes = np.diff(graph.store.array(f"{segment['name']}.ends")[:, 1], prepend=0)
+        sizes = sizes[whole[-1] + 1 :] if len(whole) else sizes
+        deltas, changes = deltas + int(np.count_nonzero(sizes)), changes + int(sizes.sum())
+        if len(whole):
+            break
+    return deltas, changes

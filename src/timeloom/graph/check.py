@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from timeloom.graph.snapshot import STATISTICS
 from timeloom.graph.store import Store
 
 
-def check(path: Path, progress: Progress = silent) -> Iterator[str]:
+def check(path: str | PathLike[str], progress: Progress = silent) -> Iterator[str]:
     """Yield one sentence for each thing that is wrong with a graph (nothing: all is well).
 
     Checksums first; the meaning of the arrays is checked only where all bytes are as written.
     """
+    path = Path(path)
     store = Store(path)
     broken = False
     for problem in store.verify():
@@ -65,7 +67,7 @@ def _index(graph: DynamicGraph) -> Iterator[str]:
     for report in manifest["reports"]:
         went = report["kept"] + report["merged"] + report["dropped_in_all"]
         if report["rows_read"] + report["mirrored"] != went:
-            yield f"an account does not balance: {report['rows_read']} + {report['mirrored']} rows, of which {went} are told"
+            yield f"an account does not balance: {report['rows_read']} + {report['mirrored']} rows, {went} are told"
 
 
 def _nodes(graph: DynamicGraph) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
@@ -22,6 +23,8 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "s": 1}
 _NANOSECONDS = {**{unit: seconds * 10**9 for unit, seconds in _SECONDS.items()}, "ms": 10**6, "us": 10**3, "ns": 1}
 _MONTHS = {"mo": 1, "y": 12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+_WHOLE, _NUMBER = re.compile(r"[+-]?[0-9]{1,30}"), re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,9})?")
+_DATE = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,9})?)?Z?)?)?)?")
 _MOST_TICKS = np.iinfo(np.int64).max
 
 
@@ -41,7 +44,7 @@ class Clock:
         if self.unit == "plain":
             return str(ticks)
         if self.unit == "nano":
-            return f"{ticks / 10**9:.9g}"
+            return f"{Decimal(ticks) / 10**9:f}"
         per_second = TICKS_PER_SECOND[self.unit]
         try:
             moment = str(np.datetime64(ticks // per_second, "s"))
@@ -53,18 +56,28 @@ class Clock:
 
     def read(self, text: str) -> int:
         """Return the ticks of a time that a person wrote: a number of the unit, or a date."""
-        try:
-            if self.unit == "nano":
-                return round(float(text) * 10**9)
-            if re.fullmatch(r"[+-]?\d+", text) and not (self.is_real and re.fullmatch(r"\d{4}", text)):
-                return int(text)
-            # NumPy also takes words such as "now", which mean another time whenever they are read.
-            if self.is_real and text[:4].isdigit():
-                return int(np.datetime64(text, self.unit).astype(np.int64))  # type: ignore[call-overload]
-        except (ValueError, TypeError):
-            pass
+        ticks = None
+        if self.unit == "nano" and _NUMBER.fullmatch(text):
+            ticks = int((Decimal(text) * 10**9).to_integral_value())
+        elif self.is_real and _DATE.fullmatch(text):
+            ticks = self._of_date(text)
+        elif _WHOLE.fullmatch(text):
+            ticks = int(text)
+        if ticks is not None and abs(ticks) <= _MOST_TICKS:
+            return ticks
         kind = f"a date such as 2020-01-31, or a number ({self.unit})" if self.is_real else "a number"
         raise BadConfig(f"{text!r} is no time of this graph: give {kind}")
+
+    def _of_date(self, text: str) -> int | None:
+        """Return the ticks of a date (UTC), or None where there is no such day or the clock has no such tick."""
+        moment, _, decimals = text.removesuffix("Z").partition(".")
+        try:
+            seconds = int(np.datetime64(moment, "s").astype(np.int64))
+        except ValueError:
+            return None
+        per_second = TICKS_PER_SECOND[self.unit]
+        part = int(decimals.ljust(9, "0")[:9] or 0) * per_second
+        return seconds * per_second + part // 10**9 if part % 10**9 == 0 else None
 
 
 def guess_clock(earliest: int, latest: int) -> Clock:
@@ -85,12 +98,19 @@ class Duration:
     """Windows start at a multiple of this many ticks: a `7d` window starts at midnight."""
 
 
+def split_duration(text: str) -> tuple[str, str]:
+    """Return the number and the unit of a duration such as `7d`."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if not found or len(found[1]) > 18:
+        raise BadConfig(f"--every {text} is no duration: write a number and a unit, such as 7d, 12h, 30min, 1mo or 1y")
+    if found[2] and found[2] not in _NANOSECONDS and found[2] not in _MONTHS:
+        raise BadConfig(f"--every {text} has the unknown unit {found[2]!r}: use y, mo, w, d, h, min, s, ms, us or ns")
+    return found[1], found[2]
+
+
 def read_duration(text: str, clock: Clock) -> Duration:
     """Return the duration that ``text`` (`7d`, `1mo`, `12h`, `250`) means on this clock."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if not found:
-        raise BadConfig(f"--every {text} is no duration: write a number and a unit, such as 7d, 12h, 30min, 1mo or 1y")
-    number, unit = found.groups()
+    number, unit = split_duration(text)
     if unit and not clock.is_real:
         raise BadConfig(
             f"--every {text} needs clock times, but these are {clock.unit} numbers: "
@@ -100,8 +120,8 @@ def read_duration(text: str, clock: Clock) -> Duration:
         return Duration(0, months=int(number) * _MONTHS[unit])
     per_unit = 10**9 if clock.unit == "nano" else 1
     if unit:
-        if unit not in _NANOSECONDS:
-            raise BadConfig(f"--every {text} has the unknown unit {unit!r}: use y, mo, w, d, h, min, s, ms, us or ns")
+        if unit in _MONTHS:
+            raise BadConfig(f"--every {text} is no whole number of months: use days, or a positive whole number")
         per_unit = _NANOSECONDS[unit] * TICKS_PER_SECOND[clock.unit]
     whole, _, decimals = number.partition(".")
     ticks = int(whole + decimals) * per_unit
@@ -115,15 +135,23 @@ def read_duration(text: str, clock: Clock) -> Duration:
 
 def _month_starts(clock: Clock, first: int, last: int, months: int) -> tuple[Int64s, int]:
     """Return the starts of the calendar windows that cover ``first`` to ``last``, and where the last one ends."""
-    unit = f"datetime64[{clock.unit}]"
-    begin = int(np.int64(first).view(unit).astype("datetime64[M]").astype(np.int64))
-    until = int(np.int64(last).view(unit).astype("datetime64[M]").astype(np.int64))
+    per_second = TICKS_PER_SECOND[clock.unit]
+    begin, until = (
+        int(np.datetime64(ticks // per_second, "s").astype("datetime64[M]").astype(np.int64)) for ticks in (first, last)
+    )
     # Years start in January and quarters in their first month; 1970-01 is month 0.
     begin -= begin % months
     count = (until - begin) // months + 1
     _refuse_many(count)
-    bounds = (begin + months * np.arange(count + 1)).astype("datetime64[M]").astype(unit).astype(np.int64)
+    starts = (begin + months * np.arange(count + 1)).astype("datetime64[M]").astype("datetime64[s]").astype(np.int64)
+    _refuse_beyond(int(starts[0]) * per_second, int(starts[-1]) * per_second)
+    bounds = starts * per_second
     return bounds[:-1], int(bounds[-1])
+
+
+def _refuse_beyond(begin: int, end: int) -> None:
+    if begin < -_MOST_TICKS or end > _MOST_TICKS:
+        raise BadConfig("windows would begin or end beyond 2^63 ticks: use a shorter --every, or a coarser clock")
 
 
 def cut_every(clock: Clock, duration: Duration, first: int, last: int, origin: int | None) -> tuple[Int64s, int]:
@@ -136,8 +164,7 @@ def cut_every(clock: Clock, duration: Duration, first: int, last: int, origin: i
     count = (last - begin) // duration.ticks + 1
     _refuse_many(count)
     end = begin + count * duration.ticks
-    if end > _MOST_TICKS:
-        raise BadConfig(f"windows of {duration.ticks} ticks from {begin} on end beyond 2^63: use a shorter --every")
+    _refuse_beyond(begin, end)
     return begin + duration.ticks * np.arange(count, dtype=np.int64), end
 
 

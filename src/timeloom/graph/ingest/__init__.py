@@ -65,16 +65,12 @@ def ingest(source: Any, out: str | PathLike[str], options: Ingest, progress: Pro
     rules = Rules(
         windows=_windows(options, opened), life=options.life if opened.timed else 0, duplicates=options.duplicates,
         both_directions=options.both_directions, keep_self_loops=options.keep_self_loops,
-        operations=options.reading.columns.operation is not None,
+        operations=options.reading.columns.operation is not None, bipartite=options.reading.bipartite,
     )  # fmt: skip
-    if rules.operations and options.life != 1:
-        raise BadConfig(
-            f"--life {options.life} does not go with --operation: an edge stays until an operation removes it"
-        )
     job = Job(
         rules=rules, attributes=_merged(opened.attributes, read_attributes(options.attributes)), bounds=options.bounds,
         origin=options.origin, drop_bad_rows=options.drop_bad_rows, name=options.name, budget=options.budget,
-        overwrite=options.overwrite, moments=opened.moments, bipartite=options.reading.bipartite,
+        overwrite=options.overwrite, moments=opened.moments,
     )  # fmt: skip
     return pipeline.run(opened.source, Path(out), job, progress)
 
@@ -83,6 +79,8 @@ def _windows(options: Ingest, opened: Opened) -> Windows:
     if not opened.timed:
         if options.windows is not None:
             raise BadConfig(f"--{options.windows.kind} cuts time, but this source has no times: leave it out")
+        if options.bounds.start or options.bounds.stop or options.life != 1:
+            raise BadConfig("--start, --stop and --life speak of times, but this source has none: leave them out")
         return Windows(kind="single")
     if options.windows is not None:
         return options.windows

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from timeloom.errors import BadConfig, BadInput
-from timeloom.graph.ingest.files import TextFile, stream, zip_members
+from timeloom.errors import BadConfig, BadInput, TooLarge
+from timeloom.graph.ingest.files import TextFile, lines_of, zip_members
 from timeloom.graph.names import IdList
 
 Values = NDArray[Any]
+MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,27 @@ class Attributes:
     spec: dict[str, Any] | None = None
     """Features that are computed when read: their description for the manifest."""
 
+    def __post_init__(self) -> None:
+        counts = self._counts()
+        if len(set(counts.values())) > 1:
+            said = " and ".join(f"{what} for {count} snapshots" for what, count in counts.items())
+            raise BadInput(f"these do not go together: {said}; give all of them for the same snapshots")
+
+    def _counts(self) -> dict[str, int]:
+        """Return how many snapshots each part speaks of, without those that are the same in all."""
+        counts = {}
+        if self.features is not None and self.features.ndim == 3:
+            counts["features"] = len(self.features)
+        if self.labels is not None and self.labels.ndim == 2:
+            counts["labels"] = len(self.labels)
+        if self.present is not None:
+            counts["present nodes"] = len(self.present)
+        return counts
+
     @property
     def num_snapshots(self) -> int:
         """How many snapshots these attributes speak of (0: of none in particular)."""
-        if self.features is not None and self.features.ndim == 3:
-            return len(self.features)
-        if self.labels is not None and self.labels.ndim == 2:
-            return len(self.labels)
-        return len(self.present) if self.present is not None else 0
+        return next(iter(self._counts().values()), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,24 +77,26 @@ class AttributeOptions:
     """FILE#NAME{t}: arrays of the ids of the nodes that are here, one for each snapshot."""
 
 
-def read_attributes(options: AttributeOptions) -> Attributes:
-    """Read what the options ask for."""
-    table = None if options.nodes is None else _read_table(options.nodes)
-    if table is not None and options.node_id is not None:
-        _column(table, options.node_id, options)
-    ids = None if table is None else _ids_of(table, options.node_id or table.column_names[0])
-    parts: dict[str, Any] = {"ids": ids}
+def read_attributes(options: AttributeOptions, *, ids_as_names: bool = False) -> Attributes:
+    """Read what the options ask for; with ``ids_as_names`` the ids of the table of nodes stay the text they are."""
+    table, parts = None, dict[str, Any]()
+    if options.nodes is not None:
+        table = _read_table(options.nodes, (options.node_id or "1") if ids_as_names else None)
+        parts["ids"] = _ids_of(table, options, ids_as_names=ids_as_names)
     parts |= _features(options, table)
     parts |= _labels(options, table)
     if options.present is not None:
         path, name = _split_array(options.present, "--present")
-        parts["present"] = [np.asarray(array, np.int64) for array in numbered_arrays(path, name)]
-    from_array = any(
-        text.split(":")[0] in ("array", "classes", "values") for text in (options.features, options.labels)
-    )
-    if from_array and ids is not None:
-        parts["ids"] = ids
+        parts["present"] = [
+            _present(array, options.present) for array in numbered_arrays(load_archive(path), name, path)
+        ]
     return Attributes(**parts)
+
+
+def _present(array: Values, what: str) -> Values:
+    if array.ndim != 1 or (array.size and (array.dtype.kind not in "iu" or array.min() < 0)):
+        raise BadInput(f"--present {what} holds {array.dtype} of shape {array.shape}: give lists of ids from 0 on")
+    return array.astype(np.int64)
 
 
 def _features(options: AttributeOptions, table: Any) -> dict[str, Any]:
@@ -91,7 +107,7 @@ def _features(options: AttributeOptions, table: Any) -> dict[str, Any]:
         return {"spec": {"kind": "degree", "log": kind == "log-degree"}}
     if kind == "random":
         dim, _, seed = rest.partition(":")
-        if not dim.isdigit() or int(dim) == 0 or not (seed or "0").isdigit():
+        if not dim.isdecimal() or int(dim) == 0 or not (seed or "0").isdecimal():
             raise BadConfig(f"--features {options.features}: write random:16 or random:16:SEED")
         return {"spec": {"kind": "random", "num_features": int(dim), "seed": int(seed or 0)}}
     if kind == "one-hot":
@@ -99,16 +115,16 @@ def _features(options: AttributeOptions, table: Any) -> dict[str, Any]:
         return {"feature_classes": (codes, names)}
     if kind == "columns":
         columns = [_numbers(_column(table, name, options), name) for name in rest.split(",")]
-        return {"features": _finite(np.stack(columns, axis=1).astype(np.float32), f"--features {options.features}")}
+        return {"features": as_features(np.stack(columns, axis=1), f"--features {options.features}")}
     if kind == "array":
         values = read_array(*_split_array(rest, "--features"))
         if values.ndim == 1:
             values = values[:, None]
-        if values.ndim not in (2, 3) or values.dtype.kind not in "iufb":
+        if values.ndim not in (2, 3):
             raise BadInput(
                 f"--features {options.features}: shape {values.shape} is neither [nodes, F] nor [T, nodes, F]"
             )
-        return {"features": _finite(values.astype(np.float32), f"--features {options.features}")}
+        return {"features": as_features(values, f"--features {options.features}")}
     raise BadConfig(
         f"--features {options.features} is unknown: use none, degree, log-degree, random:16, one-hot:COLUMN, "
         "columns:A,B or array:FILE#NAME"
@@ -134,21 +150,39 @@ def _labels(options: AttributeOptions, table: Any) -> dict[str, Any]:
             return {"labels": values.astype(np.float64)}
         if values.dtype.kind not in "iu":
             raise BadInput(f"--labels {options.labels} holds {values.dtype}: classes are integers")
-        names = [str(number) for number in range(int(values.max(initial=-1)) + 1)]
-        return {"labels": values.astype(np.int64), "classes": tuple(names)}
+        classes, class_names = as_classes(values, f"--labels {options.labels}")
+        return {"labels": classes, "classes": class_names}
     raise BadConfig(
         f"--labels {options.labels} is unknown: use none, class:COLUMN, value:COLUMN, "
         "classes:FILE#NAME or values:FILE#NAME"
     )
 
 
-def _finite(values: Values, what: str) -> Values:
-    if not np.isfinite(values).all():
-        raise BadInput(f"{what} holds NaN or infinite numbers, first at {tuple(np.argwhere(~np.isfinite(values))[0])}")
-    return values
+def as_features(values: Values, what: str) -> Values:
+    """Return numbers as features, which must be finite."""
+    if values.dtype.kind not in "iufb":
+        raise BadInput(f"{what} holds {values.dtype}, not numbers")
+    with np.errstate(over="ignore"):
+        found = values.astype(np.float32)
+    if not np.isfinite(found).all():
+        first = tuple(np.argwhere(~np.isfinite(found))[0].tolist())
+        raise BadInput(f"{what} holds NaN or infinite numbers (or beyond 1e38), first at {first}")
+    return found
 
 
-def _read_table(path: Path) -> Any:
+def as_classes(values: Values, what: str) -> tuple[Values, tuple[str, ...]]:
+    """Return integers as classes (-1: unknown), and the names of the classes: their numbers."""
+    least, most = (int(values.min()), int(values.max())) if values.size else (-1, -1)
+    if least < -1 or most >= MOST_CLASSES:
+        raise BadInput(
+            f"{what} has classes from {least} to {most}: they must lie between -1 (unknown) and {MOST_CLASSES - 1}; "
+            "numbers that are no classes must be floats"
+        )
+    return values.astype(np.int64), tuple(str(number) for number in range(most + 1))
+
+
+def _read_table(path: Path, text_column: str | None) -> Any:
+    """Return a table of nodes; ``text_column`` (None: no column) is read as text whatever it holds."""
     if path.suffix in (".parquet", ".pq"):
         try:
             return pq.read_table(path)
@@ -160,49 +194,71 @@ def _read_table(path: Path) -> Any:
         file = TextFile(Path(archive), member)
         if member not in zip_members(file.path):
             raise BadInput(f"{archive} has no member {member}")
-    try:
-        decompressed, raw = stream(file)
-        with closing(raw), closing(decompressed):
-            data = decompressed.read()
-    except (EOFError, OSError) as error:
-        raise BadInput(f"{path} is broken or cut off: {error}") from None
-    return _parsed(data, path)
+    return _parsed(b"".join(lines for lines, _ in lines_of(file)), path, text_column)
 
 
-def _parsed(data: bytes, path: Path) -> Any:
+def _parsed(data: bytes, path: Path, text_column: str | None) -> Any:
     """Return a text table of nodes; without a header its columns are named 1, 2, ..."""
-    first = data.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    header = data.split(b"\n", 1)[0] + b"\n"
+    first = header.decode("utf-8", "replace").strip()
     separator = next((mark for mark in (",", "\t", ";") if mark in first), " ")
     fields = first.split(separator)
-    bare = all(field.strip().lstrip("+-").replace(".", "", 1).isdigit() for field in fields)
+    bare = all(field.strip().lstrip("+-").replace(".", "", 1).isdecimal() for field in fields)
     names = [str(place + 1) for place in range(len(fields))] if bare else None
+    parse_options = pyarrow.csv.ParseOptions(delimiter=separator)
+    # To Arrow, "NA" and "null" are missing too; but they are good names.
+    converted = {"strings_can_be_null": True, "null_values": [""]}
     try:
+        if text_column is not None:
+            have = names or pyarrow.csv.read_csv(pa.BufferReader(header), parse_options=parse_options).column_names
+            place = _place(have, text_column)
+            if place is not None:
+                converted["column_types"] = {have[place]: pa.string()}
         return pyarrow.csv.read_csv(
             pa.BufferReader(data),
             read_options=pyarrow.csv.ReadOptions(column_names=names),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
-            convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True),
+            parse_options=parse_options,
+            convert_options=pyarrow.csv.ConvertOptions(**converted),
         )
     except pa.ArrowException as error:
         raise BadInput(f"{path} cannot be read as a table of nodes: {error}") from None
 
 
+def _place(names: list[str], name: str) -> int | None:
+    """Return which column is meant by a name or a position (None: there is no such column)."""
+    if name in names:
+        return names.index(name)
+    return int(name) - 1 if name.isdecimal() and 1 <= int(name) <= len(names) else None
+
+
 def _column(table: Any, name: str, options: AttributeOptions) -> Any:
     if table is None:
         raise BadConfig(f"column {name!r} was asked for, but there is no table of nodes: add --nodes FILE")
-    if name.isdigit() and name not in table.column_names and 1 <= int(name) <= table.num_columns:
-        return table.column(int(name) - 1)
-    if name not in table.column_names:
+    place = _place(table.column_names, name)
+    if place is None:
         raise BadConfig(f"{options.nodes} has no column {name!r}; it has {', '.join(table.column_names)}")
-    return table.column(name)
+    if table.column_names.count(name) > 1:
+        raise BadInput(f"{options.nodes} has {table.column_names.count(name)} columns {name!r}: rename all but one")
+    if pa.types.is_nested(table.column(place).type):
+        raise BadInput(
+            f"{options.nodes}: column {name!r} has type {table.column(place).type}: it must hold single values"
+        )
+    return table.column(place)
 
 
-def _ids_of(table: Any, name: str) -> IdList:
-    column = table.column(int(name) - 1) if name not in table.column_names else table.column(name)
-    if column.null_count:
-        raise BadInput(f"the table of nodes has {column.null_count} rows without an id (column {name!r})")
-    if pa.types.is_integer(column.type):
-        ids: IdList = np.asarray(column.cast(pa.int64()))
+def _ids_of(table: Any, options: AttributeOptions, *, ids_as_names: bool) -> IdList:
+    if not table.num_columns:
+        raise BadInput(f"{options.nodes} has no columns: a table of nodes begins with their ids")
+    name = options.node_id or table.column_names[0]
+    column = _column(table, name, options)
+    missing = int(pc.sum(column.is_null(nan_is_null=True)).as_py() or 0)
+    if missing:
+        raise BadInput(f"the table of nodes has {missing} rows without an id (column {name!r})")
+    if pa.types.is_integer(column.type) and not ids_as_names:
+        try:
+            ids: IdList = np.asarray(column.cast(pa.int64()))
+        except pa.ArrowException:
+            raise BadInput(f"the table of nodes has an id beyond 2^63 (column {name!r})") from None
     else:
         ids = [str(value) for value in column.to_pylist()]
     if len(set(ids if isinstance(ids, list) else ids.tolist())) != len(ids):
@@ -211,8 +267,8 @@ def _ids_of(table: Any, name: str) -> IdList:
 
 
 def _classes(column: Any) -> tuple[Values, list[str]]:
-    """Return a class for each value (numbers in order, else names in order; -1: no value) and the names."""
-    values = column.to_pylist()
+    """Return a class for each value (numbers in order, else names in order; -1: no value, or NaN) and the names."""
+    values = [None if value != value else value for value in column.to_pylist()]
     known = sorted({value for value in values if value is not None})
     number = {value: place for place, value in enumerate(known)}
     return np.array([number.get(value, -1) for value in values], np.int64), [str(value) for value in known]
@@ -250,32 +306,54 @@ def load_archive(path: Path) -> dict[str, Values]:
 
 def read_array(path: Path, name: str) -> Values:
     """Return one array of a file; `x` also means the sparse matrix `x_indptr`, `x_indices` (`x_data`, `x_shape`)."""
-    arrays = load_archive(path)
+    return _array_of(load_archive(path), name, path)
+
+
+def _array_of(arrays: dict[str, Values], name: str, path: Path) -> Values:
     if name in arrays:
         return arrays[name]
     if f"{name}_indptr" in arrays and f"{name}_indices" in arrays:
-        return _dense(arrays, name)
+        return _dense(arrays, name, path)
     raise BadInput(f"{path} has no array {name!r}; it has {', '.join(sorted(arrays))}")
 
 
-def _dense(arrays: dict[str, Values], name: str) -> Values:
-    starts, columns = arrays[f"{name}_indptr"].astype(np.int64), arrays[f"{name}_indices"].astype(np.int64)
-    width = int(arrays[f"{name}_shape"][1]) if f"{name}_shape" in arrays else int(columns.max(initial=-1)) + 1
-    data = arrays.get(f"{name}_data", np.ones(len(columns)))
-    if len(columns) != starts[-1] or len(data) != len(columns) or (len(columns) and columns.max() >= width):
-        raise BadInput(
-            f"the sparse matrix {name!r} does not fit together: {len(columns)} entries, {starts[-1]} announced"
-        )
-    rows = np.zeros((len(starts) - 1, width), np.float32)
-    rows[np.repeat(np.arange(len(starts) - 1), np.diff(starts)), columns] = data
+def _dense(arrays: dict[str, Values], name: str, path: Path) -> Values:
+    num_rows, places, columns = sparse_entries(arrays, name, path)
+    width = int(columns.max(initial=-1)) + 1
+    if f"{name}_shape" in arrays:
+        shape = arrays[f"{name}_shape"]
+        if shape.shape != (2,) or shape.dtype.kind not in "iu" or shape[1] < width:
+            raise BadInput(f"{path}: the sparse matrix {name!r} has shape {shape.tolist()}, but {width} columns")
+        width = int(shape[1])
+    try:
+        rows = np.zeros((num_rows, width), np.float32)
+    except (MemoryError, ValueError):
+        raise TooLarge(f"{path}: the sparse matrix {name!r} is [{num_rows}, {width}], too large to fill") from None
+    rows[places, columns] = arrays.get(f"{name}_data", 1.0)
     return rows
 
 
-def numbered_arrays(path: Path, pattern: str) -> list[Values]:
+def sparse_entries(arrays: dict[str, Values], name: str, path: Path) -> tuple[int, Values, Values]:
+    """Return how many rows a sparse matrix `x_indptr`, `x_indices` has, and the row and the column of each entry."""
+    starts, columns = arrays[f"{name}_indptr"], arrays[f"{name}_indices"]
+    data = arrays.get(f"{name}_data", columns)
+    if any(array.ndim != 1 or (array.size and array.dtype.kind not in "iu") for array in (starts, columns)):
+        raise BadInput(f"{path}: the sparse matrix {name!r} needs lists of integers as indptr and indices")
+    starts, columns = starts.astype(np.int64), columns.astype(np.int64)
+    if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or (columns < 0).any():
+        raise BadInput(f"{path}: the sparse matrix {name!r} is broken: its indptr must ascend from 0")
+    if len(columns) != starts[-1] or data.shape != columns.shape:
+        raise BadInput(
+            f"{path}: the sparse matrix {name!r} does not fit together: {len(columns)} entries with {data.size} "
+            f"values, {starts[-1]} announced"
+        )
+    return len(starts) - 1, np.repeat(np.arange(len(starts) - 1), np.diff(starts)), columns
+
+
+def numbered_arrays(arrays: dict[str, Values], pattern: str, path: Path) -> list[Values]:
     """Return the arrays that a name such as `edge_index_{t}` means for t = 0, 1, ..., or the one of a plain name."""
-    arrays = load_archive(path)
     if "{t}" not in pattern:
-        return [read_array(path, pattern)]
+        return [_array_of(arrays, pattern, path)]
     found: list[Values] = []
     while (name := pattern.replace("{t}", str(len(found)))) in arrays:
         found.append(arrays[name])

@@ -65,6 +65,8 @@ class Before:
     weights: Float64s | None
     num_active: int
     tail: Contributions
+    chain: tuple[int, int] = (0, 0)
+    """Deltas since the last keyframe, and changes in them."""
 
 
 NOTHING_BEFORE = Before(0, np.empty(0, np.int64), None, 0, NO_CONTRIBUTIONS)
@@ -127,7 +129,7 @@ class Builder:
         in_order = rules.policy == Policy.last
         by = ["key", "time" if in_order else "window"]
         weighs = (gathered.has_weights and rules.policy != Policy.count) or rules.operations
-        if weighs and not gathered.whole_weights and rules.policy in (Policy.sum, Policy.mean):
+        if weighs and not gathered.exact_sums and rules.policy in (Policy.sum, Policy.mean):
             # Sums of fractions depend on their order, and the order of the rows must not matter.
             by.append("weight")
         runs = Runs(
@@ -186,7 +188,7 @@ class Builder:
     ) -> tuple[Int64s, bool]:
         num_edges = len(before.keys) + np.cumsum(buckets.net_edges)
         weighted = buckets.weighted or before.weights is not None
-        whole = plan_keyframes(buckets.num_changes, num_edges, weighted=weighted, fresh=before.num_snapshots == 0)
+        whole = plan_keyframes(buckets.num_changes, num_edges, weighted=weighted, chain=before.chain)
         writer = SegmentWriter(
             self._store, segment, layout, track, whole, weighted=weighted, first=before.num_snapshots,
             limit_bytes=self._budget.share(0.3),

@@ -17,6 +17,8 @@ Cut = tuple[Int64s, int]
 
 def cut_first(windows: Windows, gathered: Gathered, *, origin: str | None, num_untimed: int) -> Cut:
     """Return the windows of a new graph; a graph without times gets ``num_untimed`` snapshots."""
+    if origin is not None and windows.kind != "every":
+        raise BadConfig(f"--origin {origin} goes with --every only: leave it out")
     if windows.kind == "single":
         return np.arange(num_untimed, dtype=np.int64), num_untimed
     first, last, clock = gathered.earliest, gathered.latest, gathered.clock
@@ -65,10 +67,14 @@ def _cut_by_events(windows: Windows, gathered: Gathered) -> Cut:
         assert gathered.sorted_times is not None
         starts = _by_events(gathered.sorted_times, int(windows.amount))
     if len(starts) > MOST_SNAPSHOTS:
-        raise BadConfig(
-            f"this would make {len(starts)} snapshots, and at most {MOST_SNAPSHOTS} are kept: use longer windows"
-        )
-    return starts, gathered.latest + 1
+        raise _too_many(len(starts))
+    return starts, max(gathered.latest, int(starts[-1])) + 1
+
+
+def _too_many(count: int) -> BadConfig:
+    return BadConfig(
+        f"this would make {count} snapshots or more, and at most {MOST_SNAPSHOTS} are kept: use longer windows"
+    )
 
 
 def _by_events(times: Runs, per_window: int) -> Int64s:
@@ -81,6 +87,8 @@ def _by_events(times: Runs, per_window: int) -> Int64s:
             if not starts or (in_window >= per_window and moment != previous):
                 starts.append(moment)
                 in_window = 0
+                if len(starts) > MOST_SNAPSHOTS:
+                    raise _too_many(len(starts))
             in_window += count
             previous = moment
     return np.array(starts, np.int64)

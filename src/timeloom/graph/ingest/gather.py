@@ -21,7 +21,7 @@ from timeloom.graph.ingest.runs import Runs
 from timeloom.graph.ingest.spill import Columns, Spill
 from timeloom.graph.ingest.tokens import Reason
 from timeloom.graph.keys import Int64s
-from timeloom.graph.times import MOST_SNAPSHOTS, Clock, guess_clock
+from timeloom.graph.times import MOST_SNAPSHOTS, TICKS_PER_SECOND, Clock, guess_clock
 
 
 class Progress(Protocol):
@@ -51,11 +51,11 @@ class Gathered:
 
     clock: Clock
     log: Spill
-    nodes: Ids
-    types: Ids | None
+    has_types: bool = False
     has_weights: bool = False
-    whole_weights: bool = True
-    """Whether all weights are whole numbers, so that their sums do not depend on their order."""
+    exact_sums: bool = True
+    """Whether all weights are whole numbers and few enough, so that their sums do not depend on their order."""
+    weight_sum: float = 0.0
     earliest: int = np.iinfo(np.int64).max
     latest: int = np.iinfo(np.int64).min
     moments: set[int] = field(default_factory=set)
@@ -69,17 +69,20 @@ class Gatherer:
 
     def __init__(
         self, source: Source, rules: Rules, bounds: Bounds, budget: Budget, scratch: Callable[[str], Path],
-        nodes: Ids, types: Ids, clock: Clock | None, *, bipartite: bool,
+        nodes: Ids, types: Ids, clock: Clock | None,
     ) -> None:  # fmt: skip
-        self._bipartite = bipartite
         self._source, self._rules, self._bounds = source, rules, bounds
         self._nodes, self._types, self._clock = nodes, types, clock
         self._log = Spill(scratch, "log", budget.share(0.25))
         self._times = Runs(scratch, ["time"], run_rows=budget.share(0.2) // 40, held_bytes=budget.share(0.1))
         self._range: tuple[int | None, int | None] = (None, None)
+        self._scale = (1, 1)
 
-    def gather(self, account: Account, bad: BadRows, progress: Progress) -> Gathered:
-        """Read everything; raise on the first bad row, or count it, as asked."""
+    def gather(self, account: Account, bad: BadRows, progress: Progress, moments: tuple[int, ...] = ()) -> Gathered:
+        """Read everything; raise on the first bad row, or count it, as asked.
+
+        ``moments`` are times that exist even where no row has them.
+        """
         gathered: Gathered | None = None
         for block, read_bytes in self._source.blocks(account, bad):
             if gathered is None:
@@ -88,35 +91,43 @@ class Gatherer:
                 self._take(block, gathered, account, bad)
             progress("reading", read_bytes, self._source.size_bytes, account.read)
         if gathered is None:
-            raise BadInput("the source has no rows at all: is this the right file?")
+            gathered = self._begin(RowBlock(source=np.empty(0, np.int64), target=np.empty(0, np.int64)))
+        self._note_times(self._moments_in_range(moments), gathered)
         return gathered
 
     def _begin(self, block: RowBlock) -> Gathered:
-        """Settle the clock by the first rows."""
-        unit = self._source.time_unit
+        """Settle the clock by the first rows, and refuse rows that are not what the graph is made of."""
+        unit, times = self._source.time_unit, block.time
         if self._clock is None:
-            times = block.time if block.time is not None and len(block.time) else np.zeros(1, np.int64)
-            self._clock = guess_clock(int(times.min()), int(times.max())) if unit == "auto" else Clock(unit)
-        elif unit not in ("auto", self._clock.unit):
-            raise BadInput(
-                f"times here are kept in {unit}, but the graph's in {self._clock.unit}: "
-                f"write them in {self._clock.unit}, or say --time-unit {self._clock.unit} if that is what they are"
+            known = times if times is not None and len(times) else np.zeros(1, np.int64)
+            self._clock = guess_clock(int(known.min()), int(known.max())) if unit == "auto" else Clock(unit)
+        else:
+            self._scale = _scale_between(unit, self._clock)
+            _refuse_other_columns(block, self._rules)
+        start, stop = (
+            None if text is None else self._clock.read(text) for text in (self._bounds.start, self._bounds.stop)
+        )
+        if start is not None and stop is not None and start >= stop:
+            raise BadConfig(
+                f"--start {self._bounds.start} is not before --stop {self._bounds.stop}: nothing would be left"
             )
-        if self._rules.operations and block.operation is None:
-            raise BadConfig("this graph is made of operations, but no column says which: add --operation COLUMN")
-        start, stop = self._bounds.start, self._bounds.stop
-        self._range = (
-            None if start is None else self._clock.read(start), None if stop is None else self._clock.read(stop)
-        )  # fmt: skip
-        return Gathered(
-            self._clock, self._log, self._nodes, None if block.type is None else self._types,
-            has_weights=block.weight is not None,
-        )  # fmt: skip
+        self._range = (start, stop)
+        return Gathered(self._clock, self._log, has_types=block.type is not None, has_weights=block.weight is not None)
+
+    def _moments_in_range(self, moments: tuple[int, ...]) -> Int64s:
+        """Return the moments that count."""
+        times = np.array(moments, np.int64)
+        start, stop = self._range
+        for least in (start, self._bounds.not_before):
+            times = times if least is None else times[times >= least]
+        return times if stop is None else times[times < stop]
 
     def _take(self, block: RowBlock, gathered: Gathered, account: Account, bad: BadRows) -> None:
+        if block.time is not None and self._scale != (1, 1):
+            block.time = _scaled(block.time, *self._scale)
         keep = self._in_range(block, account, bad)
         ends = {"source": _of(block.source, keep), "target": _of(block.target, keep)}
-        if self._bipartite:
+        if self._rules.bipartite:
             ends = {side: _apart(side[0], ids) for side, ids in ends.items()}
         rows: Columns = {side: self._nodes.encode(ids) for side, ids in ends.items()}
         for name in ("time", "weight", "operation"):
@@ -129,7 +140,9 @@ class Gatherer:
             rows = _without_self_loops(rows, account)
         if gathered.has_weights:
             weight = rows["weight"]
-            gathered.whole_weights = gathered.whole_weights and bool(np.all(weight == np.rint(weight)))
+            gathered.weight_sum += float(np.abs(weight).sum())
+            whole = gathered.weight_sum < 2**53 and bool(np.all(weight == np.rint(weight)))
+            gathered.exact_sums = gathered.exact_sums and whole
         self._note_times(rows.get("time"), gathered)
         if len(rows["source"]):
             self._log.add(rows)
@@ -180,6 +193,42 @@ class Gatherer:
                 bad.found([BadPlace("the new events", Reason.late, first, hint)], reasons)
             keep = ~late if keep is None else keep & ~late
         return slice(None) if keep is None or keep.all() else np.flatnonzero(keep)
+
+
+def _scale_between(unit: str, clock: Clock) -> tuple[int, int]:
+    """Return what to multiply and divide times of a source by, so that they are ticks of a graph's clock."""
+    if unit in (clock.unit, "auto") and clock.unit != "nano":
+        return 1, 1
+    if clock.unit == "nano" and unit in ("nano", "auto", "plain"):
+        return (1, 1) if unit == "nano" else (10**9, 1)
+    if clock.is_real and unit in TICKS_PER_SECOND:
+        mine, its = TICKS_PER_SECOND[clock.unit], TICKS_PER_SECOND[unit]
+        return max(mine // its, 1), max(its // mine, 1)
+    raise BadInput(
+        f"times here are kept in {unit}, but the graph's in {clock.unit}: "
+        f"say what they count with --time-unit {clock.unit}, or write them that way"
+    )
+
+
+def _scaled(times: Int64s, times_by: int, over: int) -> Int64s:
+    """Return times in another unit, exactly."""
+    if len(times) and max(abs(int(times.min())), abs(int(times.max()))) * times_by >= 2**63:
+        raise BadInput("a time is out of the range that the graph's clock can hold")
+    if (times % over).any():
+        raise BadInput("a time is finer than the graph's clock can hold: ingest everything again with these times")
+    return times * times_by // over
+
+
+def _refuse_other_columns(block: RowBlock, rules: Rules) -> None:
+    """Refuse rows that lack what the rows of the graph had, or have what those had not."""
+    had = {"type": rules.typed, "weight": rules.weighted, "operation": rules.operations}
+    for name, expected in had.items():
+        has = getattr(block, name) is not None
+        if block.num_rows and has != expected and not (name == "weight" and rules.duplicates == "count"):
+            does = f"have a column of {name}s, but the new ones have none: name it with --{name}" if expected else (
+                f"have no column of {name}s, but the new ones have: leave it out"
+            )  # fmt: skip
+            raise BadConfig(f"the rows this graph was made of {does}")
 
 
 def _of(column: Any, keep: NDArray[np.int64] | slice) -> Any:

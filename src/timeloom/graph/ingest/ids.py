@@ -26,9 +26,13 @@ def _encode(values: Int64s, table: Int64s, table_codes: Codes, ids: Int64s, know
     """Look every value up in an open-addressed table, adding new ones; stop (-1 - known) when the table is too full."""
     mask = len(table) - 1
     limit = len(table) // 2
+    # The high bits of the product depend on all bits of the id; with others, ids that differ in high bits collide.
+    shift = 64
+    while 1 << (64 - shift) < len(table):
+        shift -= 1
     for i in range(len(values)):
         value = values[i]
-        at = ((value * -7046029254386353131) >> 20) & mask
+        at = ((value * -7046029254386353131) >> shift) & mask
         while table_codes[at] >= 0 and table[at] != value:
             at = (at + 1) & mask
         if table_codes[at] < 0:
@@ -43,8 +47,11 @@ def _encode(values: Int64s, table: Int64s, table_codes: Codes, ids: Int64s, know
 @kernel("void(int64[::1], int64[::1], int32[::1])")
 def _rebuild(ids: Int64s, table: Int64s, table_codes: Codes) -> None:
     mask = len(table) - 1
+    shift = 64
+    while 1 << (64 - shift) < len(table):
+        shift -= 1
     for code in range(len(ids)):
-        at = ((ids[code] * -7046029254386353131) >> 20) & mask
+        at = ((ids[code] * -7046029254386353131) >> shift) & mask
         while table_codes[at] >= 0:
             at = (at + 1) & mask
         table[at], table_codes[at] = ids[code], code

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,6 @@ class Job:
     attributes: Attributes = field(default_factory=Attributes)
     bounds: Bounds = field(default_factory=Bounds)
     origin: str | None = None
-    bipartite: bool = False
     drop_bad_rows: bool = False
     name: str = ""
     budget: Budget = field(default_factory=default_budget)
@@ -75,12 +75,10 @@ def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Rep
     with StoreWriter(out, overwrite=job.overwrite) as store:
         limit = job.budget.share(0.25)
         nodes, types = Ids("node", limit), Ids("edge type", limit)
-        gatherer = Gatherer(
-            source, rules, job.bounds, job.budget, store.scratch, nodes, types, None, bipartite=job.bipartite
-        )
-        gathered = gatherer.gather(account, bad, progress)
-        gathered.moments.update(job.moments)
-        rows_of = add_node_rows(nodes, job.attributes)
+        gatherer = Gatherer(source, rules, job.bounds, job.budget, store.scratch, nodes, types, None)
+        gathered = gatherer.gather(account, bad, progress, job.moments)
+        rules = replace(rules, typed=gathered.has_types, weighted=gathered.has_weights)
+        rows_of, present = add_node_rows(nodes, job.attributes), present_codes(nodes, job.attributes)
         untimed = max(job.attributes.num_snapshots, 1)
         starts, end = cut_first(rules.windows, gathered, origin=job.origin, num_untimed=untimed)
         ids, ranks = nodes.ranked()
@@ -90,7 +88,7 @@ def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Rep
         builder = Builder(store, gathered, rules, job.budget, account, progress)
         built = builder.build(starts, ranks, type_ranks, layout, track, segment=0, before=NOTHING_BEFORE)
         assert account.balances, account
-        manifest = put_attributes(store, job.attributes, ranks, rows_of, len(starts))
+        manifest = put_attributes(store, job.attributes, ranks, rows_of, len(starts), present=present)
         put_ids(store, "nodes", ids)
         put_ids(store, "types", type_names)
         put_ends(store, track)
@@ -133,13 +131,20 @@ def add_node_rows(nodes: Ids, attributes: Attributes) -> Int64s | None:
         known = attributes.ids if isinstance(attributes.ids, np.ndarray) else pa.array(attributes.ids, pa.string())
         return nodes.encode(known).astype(np.int64)
     values = attributes.features if attributes.features is not None else attributes.labels
-    if values is None and attributes.present is None:
-        return None
     if values is None:
-        size = 1 + max((int(rows.max(initial=-1)) for rows in attributes.present or []), default=-1)
-    else:
-        size = values.shape[-2] if values is attributes.features else values.shape[-1]
+        return None
+    size = values.shape[-2] if values is attributes.features else values.shape[-1]
     return nodes.encode(np.arange(size, dtype=np.int64)).astype(np.int64)
+
+
+def present_codes(nodes: Ids, attributes: Attributes) -> list[Int64s]:
+    """Return the codes of the nodes that are present in each snapshot."""
+    found = []
+    for ids in attributes.present or []:
+        if ids.dtype.kind not in "iu" or (len(ids) and ids.min() < 0):
+            raise BadInput("--present: the nodes of a snapshot are given by ids that are integers from 0 on")
+        found.append(nodes.encode(ids.astype(np.int64)).astype(np.int64))
+    return found
 
 
 def put_attributes(
@@ -149,6 +154,7 @@ def put_attributes(
     rows_of: Int64s | None,
     num_snapshots: int,
     *,
+    present: Sequence[Int64s] = (),
     segment: int = 0,
 ) -> dict[str, Any]:
     """Write features, labels and presence by node; return what the manifest says of them."""
@@ -172,7 +178,7 @@ def put_attributes(
         by_snapshot = f"s{segment}.labels" if attributes.labels.ndim == 2 else "labels.fixed"
         _put_values(store, by_snapshot, attributes.labels, place, len(ranks), -1 if is_class else np.nan)
     if attributes.present is not None:
-        store.put("nodes.present", _stays(attributes.present, place, len(ranks)))
+        store.put("nodes.present", _stays([ranks[codes] for codes in present], len(ranks)))
     return {"features": features, "labels": labels}
 
 
@@ -192,13 +198,13 @@ def _put_values(
         writer.write(out[None] if by_snapshot else out)
 
 
-def _stays(present: list[np.ndarray], place: Int64s, num_nodes: int) -> Int64s:
+def _stays(present: list[Int64s], num_nodes: int) -> Int64s:
     """Return rows (node, first snapshot, snapshot after the last) for every stay of a node in the graph."""
     here, since = np.zeros(num_nodes, np.bool_), np.zeros(num_nodes, np.int64)
     stays: list[np.ndarray] = []
-    for t, rows in enumerate([*present, np.empty(0, np.int64)]):
+    for t, nodes in enumerate([*present, np.empty(0, np.int64)]):
         now = np.zeros(num_nodes, np.bool_)
-        now[place[rows]] = True
+        now[nodes] = True
         gone = np.flatnonzero(here & ~now)
         stays.append(np.stack([gone, since[gone], np.full(len(gone), t)], axis=1))
         since[now & ~here] = t

@@ -9,9 +9,11 @@ import psutil
 
 from timeloom.errors import BadConfig
 from timeloom.graph.ingest.history import Policy
+from timeloom.graph.times import split_duration
 
 _OVERHEAD_BYTES = 400 << 20
 _LEAST_BYTES = 512 << 20
+_LONGEST_LIFE = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,13 @@ class Windows:
     amount: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind in ("snapshots", "events") and not (self.amount.isdigit() and int(self.amount) > 0):
+        if self.kind not in ("every", "snapshots", "events", "given", "single"):
+            raise BadConfig(f"windows of kind {self.kind!r} are unknown: use every, snapshots, events, given or single")
+        whole = self.amount.isdecimal() and len(self.amount) < 19 and int(self.amount) > 0
+        if self.kind in ("snapshots", "events") and not whole:
             raise BadConfig(f"--{self.kind} {self.amount} is not a positive whole number")
+        if self.kind == "every":
+            split_duration(self.amount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +50,25 @@ class Rules:
     """Whether each row u, v also means v -> u."""
     keep_self_loops: bool = False
     operations: bool = False
-    """Whether rows say that an edge appears or disappears; the other rules on events then do not apply."""
+    """Whether rows say that an edge appears or disappears; life and duplicates then do not apply."""
+    bipartite: bool = False
+    """Whether sources and targets are numbered apart."""
+    typed: bool | None = None
+    """Whether rows had a column of types, and of weights; None before they were read."""
+    weighted: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.life < 0:
-            raise BadConfig(f"--life {self.life} is negative: give a number of windows, or 'forever'")
+        if not 0 <= self.life <= _LONGEST_LIFE:
+            raise BadConfig(
+                f"--life {self.life} is not a number of windows from 1 to {_LONGEST_LIFE}: use 'forever' (0 in Python)"
+            )
         if self.duplicates not in Policy.__members__:
             raise BadConfig(f"--duplicates {self.duplicates} is unknown: use {', '.join(Policy.__members__)}")
+        if self.operations and (self.life != 1 or self.duplicates != "sum"):
+            given = f"--life {self.life}" if self.life != 1 else f"--duplicates {self.duplicates}"
+            raise BadConfig(
+                f"{given} does not go with --operation: an edge stays until an operation changes or removes it"
+            )
 
     @property
     def policy(self) -> Policy:

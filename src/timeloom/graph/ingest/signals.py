@@ -5,10 +5,10 @@ Nothing of those libraries is imported: objects are read by their attributes.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadInput
-from timeloom.graph.ingest.attributes import Attributes, load_archive, numbered_arrays
-from timeloom.graph.ingest.files import _BROKEN
+from timeloom.graph.ingest.attributes import (
+    Attributes,
+    as_classes,
+    as_features,
+    load_archive,
+    numbered_arrays,
+    sparse_entries,
+)
+from timeloom.graph.ingest.files import BLOCK_BYTES, TextFile, stream
 from timeloom.graph.ingest.rows import Columns
 
 Values = NDArray[Any]
@@ -92,7 +99,7 @@ def fixed_topology(edges: Any, weights: Any, *, features: Any = None, labels: An
 
 
 def _attributes(features: Any, labels: Any, num_nodes: int) -> Attributes:
-    stacked = None if features is None else _stacked(features, "features").astype(np.float32)
+    stacked = None if features is None else as_features(_stacked(features, "features"), "features")
     targets = None if labels is None else _stacked(labels, "labels")
     if (
         stacked is not None
@@ -104,10 +111,11 @@ def _attributes(features: Any, labels: Any, num_nodes: int) -> Attributes:
         stacked = stacked[:, :, None]
     if targets is not None:
         targets = targets.squeeze(-1) if targets.ndim == 3 and targets.shape[-1] == 1 else targets
-        targets = targets.astype(np.int64 if targets.dtype.kind in "iub" else np.float64)
     classes: tuple[str, ...] = ()
-    if targets is not None and targets.dtype.kind == "i":
-        classes = tuple(str(number) for number in range(int(targets.max(initial=-1)) + 1))
+    if targets is not None and targets.dtype.kind in "iub":
+        targets, classes = as_classes(targets, "labels")
+    elif targets is not None:
+        targets = targets.astype(np.float64)
     ids = np.arange(num_nodes, dtype=np.int64) if num_nodes and stacked is None and targets is None else None
     return Attributes(ids=ids, features=stacked, labels=targets, classes=classes)
 
@@ -169,14 +177,16 @@ def _list_of_data(snapshots: Sequence[Any]) -> Listed:
 
 def read_json(path: Path) -> Listed:
     """Return a JSON file of PyTorch Geometric Temporal, of any of its five shapes."""
+    text, raw = stream(TextFile(path))
+    with closing(raw), closing(text):
+        content = b"".join(iter(lambda: text.read(BLOCK_BYTES), b""))
     try:
-        raw = path.read_bytes()
-        data = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (*_BROKEN, OSError, ValueError, RecursionError) as error:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no JSON file, or a broken one: {error}") from None
     try:
         return _json_signal(data)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise BadInput(f"{path} is JSON, but none of the signals of PyTorch Geometric Temporal ({error!r})") from None
 
 
@@ -224,14 +234,15 @@ def read_npz(path: Path, columns: Columns) -> Listed:
     """
     asked = {
         name: value
-        for name in ("source", "target", "time", "weight", "type")
+        for name in ("source", "target", "time", "weight", "type", "operation")
         if (value := getattr(columns, name)) is not None
     }
+    arrays = load_archive(path)
     if not asked:
-        return _sparse_adjacency(path)
+        return _sparse_adjacency(arrays, path)
     if "source" not in asked or "target" not in asked:
         raise BadConfig(f"{path}: say which arrays are the edges with --source and --target, such as 'edge_index[0]'")
-    lists = {name: _numbered_rows(path, value) for name, value in asked.items()}
+    lists = {name: _numbered_rows(arrays, value, path) for name, value in asked.items()}
     counts = {len(parts) for parts in lists.values()}
     if len(counts) > 1:
         raise BadInput(f"{path}: {asked} are not equally many arrays")
@@ -246,26 +257,24 @@ def read_npz(path: Path, columns: Columns) -> Listed:
     return Listed(found, Attributes(), tuple(range(len(lists["source"]))) if several else ())
 
 
-def _numbered_rows(path: Path, expression: str) -> list[Values]:
+def _numbered_rows(arrays: dict[str, Values], expression: str, path: Path) -> list[Values]:
     part = _PART.fullmatch(expression)
-    arrays = numbered_arrays(path, part[1] if part else expression)
+    found = numbered_arrays(arrays, part[1] if part else expression, path)
     if part:
         row = int(part[2])
-        if any(array.ndim != 2 or len(array) <= row for array in arrays):
-            raise BadInput(f"{path}: {part[1]} has shape {arrays[0].shape}, so it has no row {row}")
-        arrays = [array[row] for array in arrays]
-    if any(array.ndim != 1 for array in arrays):
-        raise BadInput(f"{path}: {expression} has shape {arrays[0].shape}: choose a row, such as {expression}[0]")
-    return arrays
+        if any(array.ndim != 2 or len(array) <= row for array in found):
+            raise BadInput(f"{path}: {part[1]} has shape {found[0].shape}, so it has no row {row}")
+        found = [array[row] for array in found]
+    if any(array.ndim != 1 for array in found):
+        raise BadInput(f"{path}: {expression} has shape {found[0].shape}: choose a row, such as {expression}[0]")
+    return found
 
 
-def _sparse_adjacency(path: Path) -> Listed:
-    arrays = load_archive(path)
+def _sparse_adjacency(arrays: dict[str, Values], path: Path) -> Listed:
     if "adj_indptr" not in arrays or "adj_indices" not in arrays:
         names = ", ".join(sorted(arrays))
         raise BadConfig(
             f"{path} holds {names}: say which are the edges with --source and --target, such as 'edge_index[0]'"
         )
-    starts = arrays["adj_indptr"].astype(np.int64)
-    edges = np.stack([np.repeat(np.arange(len(starts) - 1), np.diff(starts)), arrays["adj_indices"].astype(np.int64)])
-    return fixed_topology(edges, arrays.get("adj_data"), num_nodes=len(starts) - 1)
+    num_nodes, sources, targets = sparse_entries(arrays, "adj", path)
+    return fixed_topology(np.stack([sources, targets]), arrays.get("adj_data"), num_nodes=num_nodes)

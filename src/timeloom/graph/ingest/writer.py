@@ -96,18 +96,21 @@ def new_track(num_nodes: int) -> NodeTrack:
     return NodeTrack(np.zeros(num_nodes, np.int32), np.zeros(num_nodes, np.int32), np.full(num_nodes, -1, np.int64))
 
 
-def plan_keyframes(num_changes: Int64s, num_edges: Int64s, *, weighted: bool, fresh: bool) -> NDArray[np.bool_]:
+def plan_keyframes(
+    num_changes: Int64s, num_edges: Int64s, *, weighted: bool, chain: tuple[int, int] = (0, 0)
+) -> NDArray[np.bool_]:
     """Say which snapshots to store whole, given the sizes of all deltas and snapshots.
 
-    A segment that goes on from another one (not ``fresh``) begins with a whole snapshot, unless nothing changes in it.
+    ``chain`` is how many deltas, and changes in them, there have been since the last keyframe of the segments before.
     """
     edge_bytes, change_bytes = (16, 24) if weighted else (8, 9)
     whole = np.zeros(len(num_edges), np.bool_)
-    chain_bytes, chain, begun = 0, 0, fresh
+    deltas, chain_bytes = chain[0], chain[1] * change_bytes
     for t, (changes, edges) in enumerate(zip(num_changes.tolist(), num_edges.tolist(), strict=True)):
-        chain_bytes, chain = chain_bytes + changes * change_bytes, chain + 1
-        if changes and (chain_bytes > edges * edge_bytes or chain > LONGEST_CHAIN or not begun):
-            whole[t], begun, chain_bytes, chain = True, True, 0, 0
+        if changes:
+            deltas, chain_bytes = deltas + 1, chain_bytes + changes * change_bytes
+            if chain_bytes > edges * edge_bytes or deltas > LONGEST_CHAIN:
+                whole[t], deltas, chain_bytes = True, 0, 0
     return whole
 
 

@@ -52,7 +52,7 @@ class Drift:
     turnover: float = 0.3
     """The share of edges that are replaced with each snapshot."""
     exponent: float = 2.5
-    """Nodes of degree k are about k ** -exponent of all, up to degree sqrt(num_edges)."""
+    """Nodes of degree k are about k ** -exponent of all, up to degree sqrt(num_edges / num_communities) or so."""
     wave: float = 1.0
     """The logarithm of how much busier than on average a community gets."""
     lag: int = 3
