@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.graph.reference import Event, stored
-from tests.graph.test_ingest import GIVEN, POLICIES, WHOLE, columns, events_with, table
+from tests.graph.test_ingest import FRACTIONS, GIVEN, POLICIES, WHOLE, columns, events_with, table
 from timeloom.errors import BadConfig, BadInput, BadRow
 from timeloom.graph.append import Append, append
 from timeloom.graph.check import check
 from timeloom.graph.dynamic import open_graph
-from timeloom.graph.ingest import Ingest, Windows, ingest
+from timeloom.graph.ingest import Columns, Ingest, Reading, Windows, ingest
 from timeloom.graph.ingest.attributes import AttributeOptions, Attributes
-from timeloom.graph.ingest.signals import listed_snapshots
+from timeloom.graph.ingest.signals import Listed, listed_snapshots
 
 
 @settings(max_examples=60)
 @given(
-    events=events_with(WHOLE, types=True), policy=st.sampled_from(POLICIES), life=st.sampled_from([0, 1, 2, 4]),
-    both=st.booleans(), stop=st.integers(1, 9), operations=st.booleans(),
+    events=events_with(WHOLE | FRACTIONS, types=True), policy=st.sampled_from(POLICIES),
+    life=st.sampled_from([0, 1, 2, 4]), both=st.booleans(), stop=st.integers(1, 9), operations=st.booleans(),
 )  # fmt: skip
 def test_appending_equals_one_ingest(
     events: list[Event], policy: str, life: int, both: bool, stop: int, operations: bool
@@ -151,3 +153,85 @@ def test_features_of_each_snapshot_must_be_given_for_new_ones(tmp_path: Path) ->
     graph = open_graph(tmp_path / "g")
     assert graph.features.at(1).tolist() == [*values[1].tolist(), [0.0, 0.0]]
     assert graph.features.at(2).tolist() == new[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("made", "reading", "rows", "sentence"),
+    [
+        ({"type": [1]}, Reading(), {}, "have a column of types"),
+        ({}, Reading(), {"type": [1]}, "have no column of types"),
+        ({"weight": [2.0]}, Reading(), {}, "have a column of weights"),
+        ({}, Reading(columns=Columns(operation="op")), {"op": [-1]}, "have no column of operations"),
+    ],
+)
+def test_rows_of_another_kind_are_refused(
+    tmp_path: Path, made: dict[str, Any], reading: Reading, rows: dict[str, Any], sentence: str
+) -> None:
+    ingest({"source": [1], "target": [2], "time": [0], **made}, tmp_path / "g", Ingest(windows=GIVEN))
+    with pytest.raises(BadConfig, match=sentence):
+        append(tmp_path / "g", {"source": [1], "target": [3], "time": [4], **rows}, Append(reading=reading))
+    assert len(open_graph(tmp_path / "g")) == 1
+
+
+def test_a_bipartite_graph_stays_bipartite(tmp_path: Path) -> None:
+    rows = {"source": ["a"], "target": ["x"], "time": [0]}
+    ingest(rows, tmp_path / "g", Ingest(windows=GIVEN, reading=Reading(bipartite=True)))
+    append(tmp_path / "g", {**rows, "time": [1]}, Append())
+    assert stored(open_graph(tmp_path / "g")) == [{("s:a", "t:x", 0): 1.0}] * 2
+
+
+def test_what_is_known_of_all_nodes_cannot_be_replaced_by_an_append(tmp_path: Path) -> None:
+    ingest({"source": [1], "target": [2], "time": [0]}, tmp_path / "g", Ingest(windows=GIVEN))
+    more = {"source": [1], "target": [2], "time": [3]}
+    for known in (
+        Attributes(labels=np.array([0, 1, 1]), classes=("a", "b")),
+        Attributes(features=np.zeros((1, 3, 2), np.float32)),
+        Attributes(spec={"kind": "degree", "log": True}),
+    ):
+        with pytest.raises(BadConfig):
+            append(tmp_path / "g", more, Append(attributes=known))
+    assert len(open_graph(tmp_path / "g")) == 1
+
+
+def test_times_of_another_unit_become_the_graphs_own(tmp_path: Path) -> None:
+    ingest({"source": [1], "target": [2], "time": [0.5]}, tmp_path / "nano", Ingest(windows=GIVEN))
+    append(tmp_path / "nano", {"source": [1], "target": [2], "time": [3]}, Append())
+    assert open_graph(tmp_path / "nano").starts.tolist() == [500_000_000, 3_000_000_000]
+    day = np.array(["2020-01-01"], "datetime64[ms]")
+    ingest({"source": [1], "target": [2], "time": day}, tmp_path / "ms", Ingest(windows=GIVEN))
+    append(tmp_path / "ms", {"source": [1], "target": [2], "time": day.astype("datetime64[s]") + 5}, Append())
+    append(
+        tmp_path / "ms", {"source": [1], "target": [2], "time": day.astype("datetime64[ns]") + 7_000_000_000}, Append()
+    )
+    assert np.diff(open_graph(tmp_path / "ms").starts).tolist() == [5000, 2000]
+    fine = day.astype("datetime64[ns]") + 9_000_000_001
+    with pytest.raises(BadInput, match="finer than the graph's clock"):
+        append(tmp_path / "ms", {"source": [1], "target": [2], "time": fine}, Append())
+
+
+def test_small_appends_store_changes_and_not_the_whole_snapshot(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = {"source": rng.integers(0, 999, 5000), "target": rng.integers(0, 999, 5000), "time": np.zeros(5000, int)}
+    ingest(rows, tmp_path / "g", Ingest(windows=GIVEN, life=0, duplicates="last"))
+    for time in range(1, 5):
+        append(tmp_path / "g", {"source": [time], "target": [1000], "time": [time]}, Append())
+    graph = open_graph(tmp_path / "g")
+    assert graph.num_keyframes == 1
+    assert [len(graph.delta(t)) for t in range(1, 5)] == [1, 1, 1, 1]
+    assert list(check(tmp_path / "g")) == []
+
+
+def test_empty_snapshots_can_be_appended(tmp_path: Path) -> None:
+    first = listed_snapshots([[[0], [1]], [[], []]], None)
+    ingest(_signal(first), tmp_path / "g", Ingest())
+    assert list(check(tmp_path / "g")) == []
+    append(tmp_path / "g", {"source": [0], "target": [1], "time": [2]}, Append())
+    graph = open_graph(tmp_path / "g")
+    assert (graph.starts.tolist(), [len(edges) for edges in stored(graph)]) == ([0, 1, 2], [1, 0, 1])
+
+
+def _signal(listed: Listed) -> SimpleNamespace:
+    times = np.array(listed.columns["time"])
+    ends = np.stack([listed.columns["source"], listed.columns["target"]])
+    edges = [ends[:, times == t] for t in listed.moments]
+    return SimpleNamespace(edge_indices=edges, edge_weights=None, features=None, targets=None)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.graph.reference import edges_of, stored
 from timeloom.errors import BadConfig
+from timeloom.graph.append import Append, append
 from timeloom.graph.delta import NO_KEYS, apply, diff
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.export import export
@@ -138,7 +139,7 @@ def test_stats_say_what_the_snapshots_say(graph: DynamicGraph) -> None:
     for t in (1, 2, 90):
         before, now = set(edges_of(graph, t - 1)), set(edges_of(graph, t))
         assert found.overlap[t] == pytest.approx(len(before & now) / len(before | now))
-        assert found.change[t] == pytest.approx(len(graph.delta(t)) / len(now))
+        assert found.change[t] == pytest.approx(len(graph.delta(t)) / max(len(now), len(before)))
         assert found.density[t] == pytest.approx(len(now) / found.active[t] ** 2)
     degrees = np.diff(graph.snapshot(-1).incoming().starts)
     assert found.degree_quantiles["in"][-1] == degrees.max()
@@ -149,3 +150,61 @@ def test_a_sparkline_shows_the_shape() -> None:
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert len(sparkline(list(range(1000)))) == 48
     assert sparkline([0, 0]) == "▁▁"
+
+
+def test_negative_snapshots_count_from_the_end(graph: DynamicGraph) -> None:
+    assert [snapshot.t for snapshot in graph.snapshots(-2)] == [198, 199]
+    assert [snapshot.t for snapshot in graph.snapshots(-3, -1)] == [197, 198]
+    assert [snapshot.t for snapshot in graph.snapshots(200)] == []
+    assert np.array_equal(next(graph.snapshots(-2)).keys, graph.snapshot(198).keys)
+    assert edges_of(graph, -1) == edges_of(graph, 199)
+    for first, last in ((-201, None), (0, 201)):
+        with pytest.raises(BadConfig, match="was asked for, but it has 200"):
+            next(graph.snapshots(first, last))
+
+
+def test_what_is_stored_of_a_snapshot_from_the_end_is_found_after_an_append(tmp_path: Path) -> None:
+    ingest({"source": [1, 1], "target": [2, 3], "time": [0, 1]}, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    append(tmp_path / "g", {"source": [5], "target": [2], "time": [2]}, Append())
+    graph = open_graph(tmp_path / "g")
+    for t in range(3):
+        for alone, again in zip(graph.stored(t), graph.stored(t - 3), strict=True):
+            assert str(alone) == str(again)
+        assert graph.segment_row("starts", t - 3) == t
+
+
+def test_reading_a_snapshot_of_a_mostly_idle_graph_takes_milliseconds(tmp_path: Path) -> None:
+    rows = {"source": [1, 2, 3], "target": [2, 3, 4], "time": [0, 50, 199_999], "op": [1, 1, 1]}
+    reading = Reading(columns=Columns(operation="op"))
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="1"), reading=reading))
+    graph = open_graph(tmp_path / "g")
+    assert len(graph) == 200_000
+    assert [len(graph.snapshot(t)) for t in (0, 49, 50, 199_998, 199_999)] == [1, 1, 2, 2, 3]
+    began = time.process_time()
+    for t in range(190_000, 190_020):
+        graph.snapshot(t)
+    assert time.process_time() - began < 0.1
+
+
+def test_a_graph_that_is_open_goes_on_during_an_append(tmp_path: Path) -> None:
+    rows = {"source": ["a", "b"], "target": ["b", "c"], "time": [0, 1], "type": ["x", "y"]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given"), life=3))
+    graph, unread = open_graph(tmp_path / "g"), open_graph(tmp_path / "g")
+    told, edges = stats(graph).as_json(), stored(graph)
+    append(tmp_path / "g", {"source": ["d"], "target": ["a"], "time": [2], "type": ["z"]}, Append())
+    assert stats(unread).as_json() == told
+    assert stored(unread) == edges
+    replaced = [name for name in unread.store.names if name.split(".")[0] in ("nodes", "types", "tail")]
+    assert {"nodes.degrees", "types.id_ends", "tail.key"} <= set(replaced)
+    for name in replaced:
+        unread.store.array(name)
+
+
+def test_no_ids_are_no_nodes(graph: DynamicGraph) -> None:
+    assert graph.ids.index_of([]).tolist() == []
+
+
+def test_a_snapshot_that_lost_all_edges_has_changed_by_its_whole(tmp_path: Path) -> None:
+    rows = {"source": [*range(99), 0], "target": [*range(1, 100), 1], "time": [*[0] * 99, 2]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="1")))
+    assert stats(open_graph(tmp_path / "g")).change == [0.0, 1.0, 1.0]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tests.graph.reference import Event, operated, snapshots, stored
 from timeloom.errors import BadConfig, BadInput, BadRow, TooLarge
 from timeloom.graph.check import check
 from timeloom.graph.dynamic import open_graph
-from timeloom.graph.ingest import Bounds, Columns, Ingest, Reading, Report, Windows, ingest
+from timeloom.graph.ingest import AttributeOptions, Bounds, Columns, Ingest, Reading, Report, Windows, ingest
 from timeloom.graph.ingest.rules import Budget
 
 WHOLE = st.integers(-3, 4).map(float)
@@ -193,9 +195,9 @@ def test_names_and_integers_make_the_same_graph(tmp_path: Path) -> None:
     graph = open_graph(tmp_path / "g")
     assert graph.ids.of(np.arange(3)) == ["a", "b", "é"]
     assert stored(graph) == [{("b", "a", 0): 1.0, ("a", "é", 0): 1.0}, {("é", "b", 0): 1.0}]
-    assert graph.index_of(["é", "a"]).tolist() == [2, 0]
+    assert graph.ids.index_of(["é", "a"]).tolist() == [2, 0]
     with pytest.raises(BadConfig, match="'c' is not in this graph"):
-        graph.index_of("c")
+        graph.ids.index_of("c")
 
 
 def test_large_ids_with_holes_survive(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_large_ids_with_holes_survive(tmp_path: Path) -> None:
     ingest({"source": big, "target": [5, 2**62, 5], "time": [0, 0, 0]}, tmp_path / "g", Ingest(windows=GIVEN))
     graph = open_graph(tmp_path / "g")
     assert list(graph.ids.of(np.arange(3))) == sorted(big)
-    assert graph.index_of(np.array(big)).tolist() == [1, 0, 2]
+    assert graph.ids.index_of(np.array(big)).tolist() == [1, 0, 2]
 
 
 def test_more_ids_than_the_table_holds_at_first_are_found(tmp_path: Path) -> None:
@@ -215,7 +217,7 @@ def test_more_ids_than_the_table_holds_at_first_are_found(tmp_path: Path) -> Non
     )
     graph = open_graph(tmp_path / "g")
     assert report.num_nodes == len(set(sources) | set(sources + 1))
-    assert np.array_equal(graph.ids.of(graph.index_of(sources[:1000])), sources[:1000])
+    assert np.array_equal(graph.ids.of(graph.ids.index_of(sources[:1000])), sources[:1000])
 
 
 def test_sources_and_targets_can_be_numbered_apart(tmp_path: Path) -> None:
@@ -307,3 +309,121 @@ def test_a_budget_that_cannot_hold_the_ids_is_refused(tmp_path: Path, monkeypatc
         ingest(rows, tmp_path / "g", Ingest(windows=GIVEN))
     with pytest.raises(BadConfig, match="is too little"):
         Budget(100)
+
+
+def test_a_graph_may_end_with_empty_snapshots_or_have_nothing_else(tmp_path: Path) -> None:
+    empty = np.empty((2, 0), np.int64)
+    for name, edges in (("last", [np.array([[0], [1]]), empty, empty]), ("all", [empty, empty])):
+        signal = SimpleNamespace(edge_indices=edges, edge_weights=None, features=None, targets=None)
+        report = ingest(signal, tmp_path / name, Ingest())
+        assert list(check(tmp_path / name)) == []
+        assert (report.num_snapshots, report.empty) == (len(edges), sum(e is empty for e in edges))
+
+
+def test_bounds_hold_for_snapshots_without_edges_too(tmp_path: Path) -> None:
+    empty = np.empty((2, 0), np.int64)
+    signal = SimpleNamespace(
+        edge_indices=[empty, np.array([[0], [1]]), empty, empty], edge_weights=None, features=None, targets=None
+    )
+    ingest(signal, tmp_path / "g", Ingest(bounds=Bounds("1", "3")))
+    assert open_graph(tmp_path / "g").starts.tolist() == [1, 2]
+    with pytest.raises(BadConfig, match="--start 3 is not before --stop 1"):
+        ingest(signal, tmp_path / "h", Ingest(bounds=Bounds("3", "1")))
+
+
+def test_both_directions_of_a_row_come_before_the_next_row(tmp_path: Path) -> None:
+    rows = [Event(1, 2, 0), Event(1, 2, 5), Event(2, 1, 5, operation=-1)]
+    made(tmp_path / "g", rows, Ingest(windows=GIVEN, both_directions=True, reading=columns(operations=True)))
+    assert stored(open_graph(tmp_path / "g")) == [{(1, 2, 0): 1.0, (2, 1, 0): 1.0}, {}]
+    last = [Event(1, 2, 5, 1.0), Event(2, 1, 5, 9.0)]
+    made(tmp_path / "h", last, Ingest(windows=GIVEN, both_directions=True, duplicates="last", reading=columns()))
+    assert stored(open_graph(tmp_path / "h")) == [{(1, 2, 0): 9.0, (2, 1, 0): 9.0}]
+
+
+def test_whole_weights_too_large_to_add_exactly_still_do_not_depend_on_their_order(tmp_path: Path) -> None:
+    found = set()
+    for number, weights in enumerate(itertools.permutations([2.0**53, 1.0, 1.0])):
+        made(
+            tmp_path / str(number),
+            [Event(0, 1, 5, weight) for weight in weights],
+            Ingest(windows=GIVEN, reading=columns()),
+        )
+        found.add(tuple(stored(open_graph(tmp_path / str(number)))[0].values()))
+    assert len(found) == 1
+
+
+def test_a_sum_beyond_all_floats_is_refused(tmp_path: Path) -> None:
+    rows = [Event(0, 1, 5, 1.7e308), Event(0, 1, 5, 1.7e308)]
+    with pytest.raises(BadInput, match="more than a float can hold"):
+        made(tmp_path / "g", rows, Ingest(windows=GIVEN, reading=columns()))
+
+
+def test_sums_do_not_depend_on_where_blocks_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows = {
+        "source": np.zeros(3000, int),
+        "target": np.ones(3000, int),
+        "time": np.zeros(3000, int),
+        "weight": rng.normal(size=3000),
+    }
+    ingest(rows, tmp_path / "g", Ingest(windows=GIVEN))
+    monkeypatch.setattr(Budget, "share", lambda self, part: 3000)
+    order = rng.permutation(3000)
+    ingest({name: column[order] for name, column in rows.items()}, tmp_path / "h", Ingest(windows=GIVEN))
+    assert stored(open_graph(tmp_path / "g")) == stored(open_graph(tmp_path / "h"))
+
+
+def test_times_as_far_apart_as_they_can_be_find_their_windows(tmp_path: Path) -> None:
+    far = 6 * 10**18
+    rows = {"source": [0, 0, 0, 0], "target": [1, 2, 3, 4], "time": [-far, -far, -far + 1, far]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="events", amount="2")))
+    assert [len(edges) for edges in stored(open_graph(tmp_path / "g"))] == [2, 2]
+    assert list(check(tmp_path / "g")) == []
+
+
+def test_few_files_are_open_however_many_snapshots_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Budget, "share", lambda self, part: 2000)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    rng = np.random.default_rng(0)
+    rows = {
+        "source": rng.integers(0, 50, 9000),
+        "target": rng.integers(0, 50, 9000),
+        "time": rng.integers(0, 600, 9000),
+    }
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(120, limit[0]), limit[1]))
+    try:
+        report = ingest(rows, tmp_path / "g", Ingest(windows=GIVEN))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert report.num_snapshots == 600
+    assert list(check(tmp_path / "g")) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Ingest(windows=GIVEN, origin="0"),
+        Ingest(windows=GIVEN, reading=Reading(columns=Columns(operation="op")), duplicates="max"), Ingest(windows=GIVEN, life=2**40), Ingest(reading=Reading(timed=False), bounds=Bounds("1")),
+        Ingest(windows=GIVEN, bounds=Bounds("now")), Ingest(windows=GIVEN, bounds=Bounds("9" * 30)),
+    ],
+)  # fmt: skip
+def test_options_that_would_do_nothing_or_overflow_are_refused(tmp_path: Path, options: Ingest) -> None:
+    with pytest.raises(BadConfig):
+        ingest({"source": [0, 1], "target": [1, 2], "time": [1, 9], "op": [1, 1]}, tmp_path / "g", options)
+
+
+def test_calendar_windows_beyond_the_clock_are_refused(tmp_path: Path) -> None:
+    rows = {"source": [0], "target": [1], "time": np.array(["2020-01-01"], "datetime64[ns]")}
+    with pytest.raises(BadConfig, match="beyond 2"):
+        ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="900y")))
+
+
+def test_present_nodes_are_given_by_their_ids(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("id\n20\n10\n0\n")
+    np.savez(tmp_path / "p.npz", n0=np.array([20, 10]), n1=np.array([10]))
+    extra = AttributeOptions(nodes=tmp_path / "nodes.csv", present=f"{tmp_path}/p.npz#n{{t}}")
+    rows = {"source": [10, 10], "target": [20, 20], "time": [0, 1]}
+    ingest(rows, tmp_path / "g", Ingest(windows=GIVEN, attributes=extra))
+    graph = open_graph(tmp_path / "g")
+    alive = [list(graph.ids.of(np.flatnonzero(graph.snapshot(t).alive))) for t in range(2)]
+    assert alive == [[10, 20], [10]]

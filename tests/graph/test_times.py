@@ -16,6 +16,8 @@ from timeloom.graph.times import Clock, cut_evenly, cut_every, guess_clock, read
     [
         ("s", "2020-01-01", 1_577_836_800), ("ms", "2020-01-01T00:00:01", 1_577_836_801_000), ("ns", "1970-01-01", 0),
         ("s", "-5", -5), ("plain", "17", 17), ("nano", "0.25", 250_000_000), ("s", "2020", 1_577_836_800),
+        ("s", "9999-12-31", 253_402_214_400), ("ms", "1600-01-01T00:00:00.250Z", -11_676_095_999_750),
+        ("nano", "1600000000.123456790", 1_600_000_000_123_456_790),
     ],
 )  # fmt: skip
 def test_times_are_read_as_written(unit: str, text: str, ticks: int) -> None:
@@ -28,6 +30,10 @@ def test_times_are_read_as_written(unit: str, text: str, ticks: int) -> None:
         ("plain", "2020-01-01"),
         ("s", "tomorrow"),
         ("s", "now"),
+        ("ns", "1600-01-01"),
+        ("s", "2020-01-01T00:00:00.5"),
+        ("nano", "inf"),
+        ("s", "9" * 25),
         ("s", "NaT"),
         ("s", "2020-13-01"),
         ("s", ""),
@@ -59,8 +65,8 @@ def test_whole_numbers_tell_their_clock_only_where_they_can_be_no_other() -> Non
 
 @pytest.mark.parametrize(
     ("text", "unit", "ticks"),
-    [("7d", "s", 604_800), ("12h", "ms", 43_200_000), ("1w", "s", 604_800), ("0.5h", "s", 1800), ("500ms", "us", 500_000),
-     ("250", "plain", 250), ("0.1", "nano", 10**8), ("3", "nano", 3 * 10**9), ("90", "s", 90)],
+    [("7d", "s", 604_800), ("12h", "ms", 43_200_000), ("1w", "s", 604_800), ("0.5h", "s", 1800),
+     ("500ms", "us", 500_000), ("250", "plain", 250), ("0.1", "nano", 10**8), ("3", "nano", 3 * 10**9), ("90", "s", 90)],
 )  # fmt: skip
 def test_durations_are_exact(text: str, unit: str, ticks: int) -> None:
     assert read_duration(text, Clock(unit)).ticks == ticks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,11 @@ from timeloom.graph.store import Store
 from timeloom.graph.times import Clock
 
 
-@dataclass(frozen=True, slots=True)
+# An append replaces the arrays whose names begin so.
+_REPLACED = ("nodes.", "types.", "tail.")
+
+
+@dataclass(frozen=True)
 class _Segment:
     """Consecutive snapshots that were written together."""
 
@@ -37,6 +42,28 @@ class _Segment:
 
     def is_whole(self, t: int) -> bool:
         return bool(self.array("whole")[t - self.first])
+
+    @cached_property
+    def _wholes(self) -> Int64s:
+        """The snapshots that are stored whole."""
+        return self.first + np.flatnonzero(self.array("whole"))
+
+    @cached_property
+    def _changes(self) -> Int64s:
+        """The snapshots stored as a delta in which something changes."""
+        ends = self.array("ends")[:, 1]
+        return self.first + np.flatnonzero(ends != np.concatenate([[0], ends[:-1]]))
+
+    def whole_before(self, t: int) -> int:
+        """Return the last snapshot up to t that is stored whole (-1: there is none here)."""
+        place = int(np.searchsorted(self._wholes, t, side="right"))
+        return int(self._wholes[place - 1]) if place else -1
+
+    def changes_between(self, after: int, t: int) -> list[int]:
+        """Return the snapshots after ``after`` and up to t in which something changes."""
+        low, high = np.searchsorted(self._changes, [after, t], side="right")
+        found: list[int] = self._changes[low:high].tolist()
+        return found
 
     def bounds(self, t: int, kind: int) -> tuple[int, int]:
         ends, row = self.array("ends"), t - self.first
@@ -74,9 +101,12 @@ class DynamicGraph:
         self._segments = [_Segment(self.store, **entry) for entry in manifest["segments"]]
         self._firsts = [segment.first for segment in self._segments]
         self._num_snapshots: int = manifest["num_snapshots"]
+        # Arrays that are mapped stay what they are for as long as this graph is open, even when an append replaces them.
+        for name in self.store.names:
+            if name.startswith(_REPLACED):
+                self.store.array(name)
         self.first_seen: Int64s = self.store.array("nodes.first_seen")
-        """The snapshot in which each node first has an edge (-1: in none). An append replaces this array and the ids;
-        mapped now, they stay what they are for as long as this graph is open."""
+        """The snapshot in which each node first has an edge (-1: in none)."""
 
     def __len__(self) -> int:
         return self._num_snapshots
@@ -116,20 +146,25 @@ class DynamicGraph:
             )
         return t % len(self)
 
+    def _bound(self, t: int) -> int:
+        return t if t == len(self) else self._checked(t)
+
     def _segment_of(self, t: int) -> _Segment:
         return self._segments[bisect_right(self._firsts, t) - 1]
 
     def _edges(self, t: int) -> tuple[Int64s, Float64s | None]:
         """Return the keys and weights of snapshot t, from the keyframe before it and the deltas since."""
-        base = t
-        while base >= 0 and not self._segment_of(base).is_whole(base):
-            base -= 1
+        base, changed = -1, list[tuple[_Segment, int]]()
+        for segment in reversed(self._segments[: bisect_right(self._firsts, t)]):
+            base = segment.whole_before(t)
+            changed[:0] = [(segment, s) for s in segment.changes_between(base, t)]
+            if base >= 0:
+                break
         keys, weights = self._segment_of(base).keyframe(base) if base >= 0 else (NO_KEYS, None)
-        since = [(self._segment_of(s), s) for s in range(base + 1, t + 1)]
-        deltas = [delta for segment, s in since if len(delta := segment.delta(s, self.layout))]
+        deltas = [segment.delta(s, self.layout) for segment, s in changed]
         if not deltas:
             return keys, weights
-        if weights is None and any(segment.weighted for segment, _ in since):
+        if weights is None and any(segment.weighted for segment, _ in changed):
             weights = np.ones(len(keys))
         return apply(keys, weights, compose_all(deltas, self.layout))
 
@@ -149,7 +184,8 @@ class DynamicGraph:
 
     def stored(self, t: int) -> tuple[tuple[Int64s, Float64s | None] | None, Delta | None]:
         """Return snapshot t as it is stored: its keys and weights where it is stored whole, else its delta."""
-        segment = self._segment_of(self._checked(t))
+        t = self._checked(t)
+        segment = self._segment_of(t)
         return (segment.keyframe(t), None) if segment.is_whole(t) else (None, segment.delta(t, self.layout))
 
     def is_weighted(self, t: int) -> bool:
@@ -167,11 +203,11 @@ class DynamicGraph:
         return self._snapshot(t, *self._edges(t))
 
     def snapshots(self, first: int = 0, last: int | None = None) -> Iterator[Snapshot]:
-        """Yield snapshots ``first`` up to ``last`` (exclusive); each made from the one before if cheaper."""
-        last = len(self) if last is None else last
+        """Yield snapshots ``first`` up to ``last`` (exclusive; negative: from the end), each made from the one before."""
+        first, last = self._bound(first), len(self) if last is None else self._bound(last)
         keys, weights = NO_KEYS, None
         for t in range(first, last):
-            segment = self._segment_of(self._checked(t))
+            segment = self._segment_of(t)
             if t == first or segment.is_whole(t):
                 keys, weights = self._edges(t)
             elif len(delta := segment.delta(t, self.layout)):
@@ -190,8 +226,9 @@ class DynamicGraph:
 
     def segment_row(self, name: str, t: int) -> NDArray[Any]:
         """Return snapshot t's row of an array that every segment has."""
-        segment = self._segment_of(self._checked(t))
-        return np.asarray(segment.array(name)[self._checked(t) - segment.first])
+        t = self._checked(t)
+        segment = self._segment_of(t)
+        return np.asarray(segment.array(name)[t - segment.first])
 
     @property
     def features(self) -> Features:
@@ -202,10 +239,6 @@ class DynamicGraph:
     def labels(self) -> Labels:
         """The labels of the nodes, by snapshot."""
         return open_labels(self)
-
-    def index_of(self, ids: object) -> Int64s:
-        """Return the node of each original id; an unknown id is an error."""
-        return self.ids.index_of(ids)
 
 
 def open_graph(path: str | PathLike[str]) -> DynamicGraph:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -56,6 +55,8 @@ class IntegerIds:
     def index_of(self, ids: object) -> Int64s:
         """Return the number of each original id."""
         wanted = np.atleast_1d(np.asarray(ids))
+        if not wanted.size:
+            return np.empty(0, np.int64)
         if wanted.dtype.kind not in "iu":
             raise BadConfig(f"ids here are integers, but {wanted.flat[0]!r} was asked for")
         if self._order is None:
@@ -121,8 +122,3 @@ def open_ids(store: Store, family: str) -> NodeIds:
     if f"{family}.id_ends" in store:
         return TextIds(store.array(f"{family}.id_bytes"), store.array(f"{family}.id_ends"))
     return IntegerIds(store.array(f"{family}.ids"))
-
-
-def as_list(ids: IdList) -> Sequence[int | str]:
-    """Return ids as plain Python values."""
-    return ids.tolist() if isinstance(ids, np.ndarray) else ids

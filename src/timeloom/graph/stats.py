@@ -40,7 +40,8 @@ class GraphStats:
     density: list[float]
     """Edges over pairs of active nodes."""
     change: list[float]
-    """Edges added, removed or reweighted, over the edges of the snapshot (0 for the first)."""
+    """Edges added, removed or reweighted, over the edges of the snapshot or of the one before, whichever has more (0 for
+    the first)."""
     overlap: list[float]
     """Jaccard overlap of the edges with those of the snapshot before (1 for the first)."""
     born: list[int]
@@ -63,7 +64,7 @@ def stats(graph: DynamicGraph) -> GraphStats:
     before = np.concatenate([[0], edges[:-1]])
     union = before + counted["added"]
     moved = counted["added"] + counted["removed"] + counted["reweighted"]
-    change, overlap = _ratio(moved, edges), _ratio(before - counted["removed"], union)
+    change, overlap = _ratio(moved, np.maximum(edges, before)), _ratio(before - counted["removed"], union)
     change[:1], overlap[:1] = 0.0, 1.0
     overlap[union == 0] = 1.0
     starts = graph.starts

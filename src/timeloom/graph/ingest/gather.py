@@ -140,7 +140,8 @@ class Gatherer:
             rows = _without_self_loops(rows, account)
         if gathered.has_weights:
             weight = rows["weight"]
-            gathered.weight_sum += float(np.abs(weight).sum())
+            with np.errstate(over="ignore"):
+                gathered.weight_sum += float(np.abs(weight).sum())
             whole = gathered.weight_sum < 2**53 and bool(np.all(weight == np.rint(weight)))
             gathered.exact_sums = gathered.exact_sums and whole
         self._note_times(rows.get("time"), gathered)

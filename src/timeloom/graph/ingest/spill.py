@@ -16,13 +16,14 @@ Columns = dict[str, NDArray[Any]]
 class Block:
     """Some rows of equally long columns, in memory or in a file."""
 
-    __slots__ = ("_columns", "_file", "_places", "num_rows")
+    __slots__ = ("_columns", "_ends", "_file", "_places", "num_rows")
 
     def __init__(self, columns: Columns) -> None:
         self.num_rows = len(next(iter(columns.values())))
         self._columns: Columns | None = columns
         self._file = -1
         self._places: dict[str, tuple[int, np.dtype[Any]]] = {}
+        self._ends: dict[str, tuple[Any, Any]] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -33,6 +34,7 @@ class Block:
         """Write the columns at the end of an open file and forget them here."""
         assert self._columns is not None
         for name, column in self._columns.items():
+            self._ends[name] = (column[0], column[-1]) if len(column) else (0, 0)
             self._places[name] = (os.lseek(file, 0, os.SEEK_END), column.dtype)
             left = np.ascontiguousarray(column).view(np.uint8).reshape(-1).data
             while left:
@@ -64,6 +66,10 @@ class Block:
         """Return how many rows of a sorted column lie below ``value``."""
         if self._columns is not None:
             return int(np.searchsorted(self._columns[name], value))
+        # Where blocks hold one range after another, most of them lie wholly on one side, and need not be read.
+        first, last = self._ends[name]
+        if value <= first or value > last:
+            return 0 if value <= first else self.num_rows
         low, high = 0, self.num_rows
         while low < high:
             middle = (low + high) // 2

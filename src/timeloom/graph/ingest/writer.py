@@ -184,7 +184,7 @@ class SegmentWriter:
         """Write the whole snapshot, one range of keys after another, so that none needs to fit in memory."""
         fresh = Spill(self._store.scratch, "base", self._limit_bytes // 4)
         for low, high in self._key_ranges():
-            parts = [block.read(block.find("key", low), block.find("key", high)) for block in self._base.blocks]
+            parts = _rows_between(self._base.blocks, low, high)
             keys = np.concatenate([part["key"] for part in parts]) if parts else np.empty(0, np.int64)
             weights = np.concatenate([part["weight"] for part in parts]) if parts else np.empty(0)
             deltas = [self._delta_between(blocks, low, high) for blocks in self._chain_parts]
@@ -199,7 +199,7 @@ class SegmentWriter:
         self._base, self._chain_parts = fresh, []
 
     def _delta_between(self, blocks: list[Block], low: int, high: int) -> Delta:
-        parts = [block.read(block.find("key", low), block.find("key", high)) for block in blocks]
+        parts = _rows_between(blocks, low, high)
         if not parts:
             return compose_all([], self._layout)
         key, old, new = (np.concatenate([part[name] for part in parts]) for name in ("key", "old", "new"))
@@ -212,9 +212,11 @@ class SegmentWriter:
         pieces = -(-total * 120 // self._limit_bytes)
         bounds = [0, np.iinfo(np.int64).max]
         if pieces > 1:
-            largest = max(blocks, key=lambda block: block.num_rows)
-            places = [largest.num_rows * i // pieces for i in range(1, pieces)]
-            bounds[1:1] = [int(largest.read(place, place + 1)["key"][0]) for place in places]
+            # Blocks may hold one range of keys after another, so all of them are asked, in proportion to their rows.
+            stride = max(total // (16 * pieces), 1)
+            places = [(block, place) for block in blocks for place in range(0, block.num_rows, stride)]
+            sample = sorted(int(block.read(place, place + 1)["key"][0]) for block, place in places)
+            bounds[1:1] = sample[16::16]
         bounds = sorted(set(bounds))
         return list(pairwise(bounds))
 
@@ -229,3 +231,9 @@ class SegmentWriter:
         self._store.put(f"{self._name}.ends", ends)
         self._store.put(f"{self._name}.statistics", statistics)
         return statistics
+
+
+def _rows_between(blocks: list[Block], low: int, high: int) -> list[Columns]:
+    """Return the rows whose keys lie in a range, from those blocks that have any."""
+    places = [(block, block.find("key", low), block.find("key", high)) for block in blocks]
+    return [block.read(first, last) for block, first, last in places if first < last]
