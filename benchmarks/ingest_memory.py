@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--memory", default="2GiB")
     parser.add_argument("--life", default="1")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         table, out = Path(folder) / "events.csv", Path(folder) / "graph"
         write_events(table, chosen.events)
         print(f"{chosen.events:,} events in {table.stat().st_size / 2**30:.2f} GiB of text", flush=True)

@@ -1,7 +1,8 @@
 """How long an ingest takes, against polars reading the same file and sorting it by time.
 
-Both are run in turn in one process (kernels compiled, file in the page cache), then as whole commands. polars stops with
-a sorted table in memory; the ingest also maps ids, merges duplicates, finds what changes and writes a checked store.
+Both are run in turn in one process (kernels compiled, file in the page cache), then as whole commands. polars stops
+with a sorted table in memory; the ingest also maps ids, merges duplicates, finds what changes and writes a checked
+store.
 
     .venv/bin/python benchmarks/ingest_vs_polars.py [--events 5000000] [--rounds 7]
 """

@@ -11,6 +11,7 @@ import pytest
 
 from tests.graph.reference import edges_of, stored
 from timeloom.errors import BadConfig
+from timeloom.graph import export as export_module
 from timeloom.graph.append import Append, append
 from timeloom.graph.delta import NO_KEYS, apply, diff
 from timeloom.graph.dynamic import DynamicGraph, open_graph
@@ -208,3 +209,42 @@ def test_a_snapshot_that_lost_all_edges_has_changed_by_its_whole(tmp_path: Path)
     rows = {"source": [*range(99), 0], "target": [*range(1, 100), 1], "time": [*[0] * 99, 2]}
     ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="1")))
     assert stats(open_graph(tmp_path / "g")).change == [0.0, 1.0, 1.0]
+
+
+def test_an_export_replaces_a_file_only_where_asked(graph: DynamicGraph, tmp_path: Path) -> None:
+    (tmp_path / "g.parquet").write_bytes(b"mine")
+    with pytest.raises(BadConfig, match="exists already: give another --out, or --overwrite"):
+        export(graph, tmp_path / "g.parquet")
+    assert (tmp_path / "g.parquet").read_bytes() == b"mine"
+    num_rows = export(graph, str(tmp_path / "g.parquet"), overwrite=True)
+    assert pq.read_metadata(tmp_path / "g.parquet").num_rows == num_rows
+
+
+def test_an_export_fills_row_groups_and_decodes_names_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"source": ["a", "b"] * 500, "target": ["b", "c"] * 500, "time": [t // 2 * 2 for t in range(1000)]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="every", amount="1")))
+    graph = open_graph(tmp_path / "g")
+    decoded: list[object] = []
+    names = graph.ids.all()
+    monkeypatch.setattr(graph.ids, "all", lambda: decoded.append(1) or names)
+    monkeypatch.setattr(export_module, "_GROUP_ROWS", 400)
+    assert export(graph, tmp_path / "g.parquet") == 1000
+    found = pq.ParquetFile(tmp_path / "g.parquet")
+    assert [found.metadata.row_group(group).num_rows for group in range(found.num_row_groups)] == [400, 400, 200]
+    assert len(decoded) == 1
+    assert found.read().column("snapshot").to_pylist() == rows["time"]
+
+
+def test_times_beyond_timestamps_are_exported_as_numbers(tmp_path: Path) -> None:
+    reading = Reading(time_unit="s")
+    rows = {"source": [1, 1], "target": [2, 2], "time": [0, 2**62]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given"), reading=reading))
+    export(open_graph(tmp_path / "g"), tmp_path / "g.parquet")
+    assert pq.read_table(tmp_path / "g.parquet").column("time").to_pylist() == [0, 2**62]
+
+
+def test_a_graph_without_edges_is_exported(tmp_path: Path) -> None:
+    rows = {"source": [1, 2], "target": [1, 2], "time": [0, 3]}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    assert export(open_graph(tmp_path / "g"), tmp_path / "g.parquet") == 0
+    assert pq.read_table(tmp_path / "g.parquet").num_rows == 0

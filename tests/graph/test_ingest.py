@@ -403,7 +403,8 @@ def test_few_files_are_open_however_many_snapshots_there_are(tmp_path: Path, mon
     "options",
     [
         Ingest(windows=GIVEN, origin="0"),
-        Ingest(windows=GIVEN, reading=Reading(columns=Columns(operation="op")), duplicates="max"), Ingest(windows=GIVEN, life=2**40), Ingest(reading=Reading(timed=False), bounds=Bounds("1")),
+        Ingest(windows=GIVEN, reading=Reading(columns=Columns(operation="op")), duplicates="max"),
+        Ingest(windows=GIVEN, life=2**40), Ingest(reading=Reading(timed=False), bounds=Bounds("1")),
         Ingest(windows=GIVEN, bounds=Bounds("now")), Ingest(windows=GIVEN, bounds=Bounds("9" * 30)),
     ],
 )  # fmt: skip

@@ -34,7 +34,7 @@ def do(graph: Path, work: str) -> None:
 
 
 def killed_at_call(graph: Path, work: str, fatal: int) -> bool:
-    """Do the work in a process that kills itself at the n-th call that touches the disk; say whether it came to that."""
+    """Do the work in a process that kills itself at its n-th call that touches the disk; say if it came to that."""
     child = os.fork()
     if child == 0:
         count = 0

@@ -66,7 +66,8 @@ def test_a_static_signal_keeps_its_topology_and_changes_its_values(tmp_path: Pat
 def test_a_list_of_data_is_a_sequence_of_snapshots(tmp_path: Path) -> None:
     data = [
         SimpleNamespace(
-            edge_index=Tensor(index), edge_weight=Tensor(weight), x=Tensor(np.ones((4, 2)) * t), y=Tensor(np.array([0, 1, 1, -1])),
+            edge_index=Tensor(index), edge_weight=Tensor(weight), x=Tensor(np.ones((4, 2)) * t),
+            y=Tensor(np.array([0, 1, 1, -1])),
             num_nodes=4,
         )
         for t, (index, weight) in enumerate(zip(EDGES, WEIGHTS, strict=True))
@@ -169,8 +170,8 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
         with pytest.raises(kind, match=sentence):
             ingest(tmp_path / "a.npz", tmp_path / "g", Ingest(reading=Reading(columns=columns)))
     reading = Reading(columns=Columns(source="e[0]", target="e[1]"))
+    signal = SimpleNamespace(edge_indices=EDGES[:2], edge_weights=None, targets=None, features=None)
     with pytest.raises(BadInput, match="given for 3 snapshots, but the edges make 2"):
-        signal = SimpleNamespace(edge_indices=EDGES[:2], edge_weights=None, targets=None, features=None)
         ingest(signal, tmp_path / "g", Ingest(attributes=AttributeOptions(labels=f"values:{tmp_path}/a.npz#y")))
     ingest(tmp_path / "a.npz", tmp_path / "g", Ingest(reading=reading))
 

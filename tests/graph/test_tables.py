@@ -48,7 +48,8 @@ def npz(folder: Path, rows: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda folder, rows: pd.DataFrame(rows), lambda folder, rows: pl.DataFrame(rows), lambda folder, rows: pa.table(rows),
+        lambda folder, rows: pd.DataFrame(rows), lambda folder, rows: pl.DataFrame(rows),
+        lambda folder, rows: pa.table(rows),
         lambda folder, rows: {name: np.array(column) for name, column in rows.items()}, parquet, feather, stream, npz,
     ],
     ids=["pandas", "polars", "arrow", "arrays", "parquet", "feather", "stream", "npz"],
@@ -95,8 +96,8 @@ def test_numbers_of_dates_are_dates(tmp_path: Path) -> None:
     ingest(rows, tmp_path / "g", Ingest(windows=GIVEN, reading=Reading(time_format="yyyymmdd")))
     graph = open_graph(tmp_path / "g")
     assert [graph.clock.show(int(start)) for start in graph.starts] == ["2020-02-29", "2021-03-01"]
+    bad = rows | {"time": [20200229, 20210229]}
     with pytest.raises(BadRow, match=r"row 2 column 'time': a time cannot be read \(found '20210229'\)"):
-        bad = rows | {"time": [20200229, 20210229]}
         ingest(bad, tmp_path / "h", Ingest(windows=GIVEN, reading=Reading(time_format="yyyymmdd")))
 
 

@@ -79,7 +79,7 @@ BAD: dict[Reason, list[tuple[Reading, str, str, int]]] = {
     Reason.missing: [
         (Reading(), "1,2,3", ",2,3", 1), (Reading(), "1,2,3", "1,,3", 2), (Reading(), "1,2,3", "1,2,", 3),
         (Reading(), "1,2,3", '1,"",3', 2), (Reading(), "1,2,3", "1, \t,3", 2), (Reading(), "1\t2\t3", "\t2\t3", 1),
-        (Reading(), "1\t2\t3", "\t\t", 1), (WEIGHTED, "1,2,3,4", "1,2,3,", 4),
+        (WEIGHTED, "1,2,3,4", "1,2,3,", 4),
     ],
     Reason.not_integer: [
         (Reading(), "1,2,3", "x,2,3", 1), (Reading(), "1,2,3", "1,2.0,3", 2), (Reading(), "1,2,3", "nan,2,3", 1),
@@ -223,6 +223,7 @@ TEXTS: dict[str, tuple[str, Reading]] = {
         "x,1,\"a,b\",2,\xff,3\n,4,,5,,6\n,70,\"\",8,\x00,9\n",
         Reading(columns=Columns(source="2", target="4", time="6")),
     ),
+    "blank lines of tabs": ("1\t2\t3\n\t\t\n4\t5\t6\n \t \n70\t8\t9\n", Reading()),
     "signs": ("1,2,+3\n4,5,6\n70,8,0009\n", Reading()),
 }  # fmt: skip
 

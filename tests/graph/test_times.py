@@ -66,7 +66,8 @@ def test_whole_numbers_tell_their_clock_only_where_they_can_be_no_other() -> Non
 @pytest.mark.parametrize(
     ("text", "unit", "ticks"),
     [("7d", "s", 604_800), ("12h", "ms", 43_200_000), ("1w", "s", 604_800), ("0.5h", "s", 1800),
-     ("500ms", "us", 500_000), ("250", "plain", 250), ("0.1", "nano", 10**8), ("3", "nano", 3 * 10**9), ("90", "s", 90)],
+     ("500ms", "us", 500_000), ("250", "plain", 250), ("0.1", "nano", 10**8), ("3", "nano", 3 * 10**9),
+     ("90", "s", 90)],
 )  # fmt: skip
 def test_durations_are_exact(text: str, unit: str, ticks: int) -> None:
     assert read_duration(text, Clock(unit)).ticks == ticks

@@ -41,7 +41,7 @@ def read(data: bytes, layout: Layout, comment: str = "#%") -> Read:
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == b"" else lines, 1):
         bare = line.removesuffix(b"\r").lstrip(b" " if layout.separator == "\t" else b" \t")
-        if not bare:
+        if not bare.strip(b" \t"):
             found.others["blank lines"] += 1
         elif bare[:1] in comment.encode():
             found.others["comment lines"] += 1
@@ -153,7 +153,7 @@ def time_of(text: bytes, form: Form) -> int | Fraction | Reason:
     if form == Form.decimal:
         if not number:
             return Reason.not_time
-        value = Fraction(text.decode())
+        value = fraction_of(text.decode())
         return Reason.time_range if abs(value) >= LAST_SECOND + 1 else value
     if form == Form.yyyymmdd:
         days = (
@@ -161,6 +161,14 @@ def time_of(text: bytes, form: Form) -> int | Fraction | Reason:
         )
         return Reason.not_time if days is None or text.startswith(b"0000") else days * 86400
     return date_of(text)
+
+
+def fraction_of(number: str) -> Fraction:
+    """Return a decimal exactly, but one of a huge exponent as one that is as far out of range, or as near to 0."""
+    digits, _, exponent = number.lower().partition("e")
+    if abs(int(exponent or 0)) > 400:
+        exponent = "400" if int(exponent) > 0 else "-400"
+    return Fraction(f"{digits}e{exponent or 0}")
 
 
 def days_of(year: int, month: int, day: int) -> int | None:

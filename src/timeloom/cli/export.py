@@ -17,6 +17,7 @@ def export(
     *,
     out: Annotated[Path, Parameter(help="The Parquet file to make.")],
     changes: Annotated[bool, Parameter(help="Write only what changes from snapshot to snapshot.")] = False,
+    overwrite: Annotated[bool, Parameter(help="Replace a file that exists.")] = False,
     quiet: Annotated[bool, Parameter(help="Show no progress.")] = False,
 ) -> None:
     """Write the edges of every snapshot, with original ids and times, as one Parquet file.
@@ -29,5 +30,5 @@ def export(
     from timeloom.graph.export import export as run_export
 
     with progress(quiet=quiet) as show:
-        num_rows = run_export(open_graph(graph), out, changes=changes, progress=show)
+        num_rows = run_export(open_graph(graph), out, changes=changes, overwrite=overwrite, progress=show)
     sys.stdout.write(f"{out}: {num_rows:,} rows\n")

@@ -22,7 +22,6 @@ from timeloom.graph.snapshot import STATISTICS, Snapshot
 from timeloom.graph.store import Store
 from timeloom.graph.times import Clock
 
-
 # An append replaces the arrays whose names begin so.
 _REPLACED = ("nodes.", "types.", "tail.")
 
@@ -101,7 +100,7 @@ class DynamicGraph:
         self._segments = [_Segment(self.store, **entry) for entry in manifest["segments"]]
         self._firsts = [segment.first for segment in self._segments]
         self._num_snapshots: int = manifest["num_snapshots"]
-        # Arrays that are mapped stay what they are for as long as this graph is open, even when an append replaces them.
+        # What is mapped now stays what it is for as long as this graph is open, even when an append replaces it.
         for name in self.store.names:
             if name.startswith(_REPLACED):
                 self.store.array(name)
@@ -203,7 +202,10 @@ class DynamicGraph:
         return self._snapshot(t, *self._edges(t))
 
     def snapshots(self, first: int = 0, last: int | None = None) -> Iterator[Snapshot]:
-        """Yield snapshots ``first`` up to ``last`` (exclusive; negative: from the end), each made from the one before."""
+        """Yield snapshots ``first`` up to ``last`` (exclusive); each made from the one before if cheaper.
+
+        Negative numbers count from the end.
+        """
         first, last = self._bound(first), len(self) if last is None else self._bound(last)
         keys, weights = NO_KEYS, None
         for t in range(first, last):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,67 +14,133 @@ import pyarrow.parquet as pq
 from timeloom.errors import BadConfig
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest.gather import Progress, silent
-from timeloom.graph.keys import Int64s
+from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.names import NodeIds
+from timeloom.graph.times import TICKS_PER_SECOND
 
 _GROUP_ROWS = 1 << 20
+# Arrow computes with timestamps of every unit in other units too, and prints those of years 1 to 9999.
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
-def export(graph: DynamicGraph, path: Path, *, changes: bool = False, progress: Progress = silent) -> int:
+class _Rows(NamedTuple):
+    """Rows of one snapshot: what lies between two snapshots has an old weight too."""
+
+    t: int
+    keys: Int64s
+    weights: dict[str, Float64s]
+
+
+def export(
+    graph: DynamicGraph, path: str | PathLike[str], *, changes: bool = False, overwrite: bool = False,
+    progress: Progress = silent,
+) -> int:  # fmt: skip
     """Write the edges of every snapshot (or only what changes) to ``path``; return the number of rows.
 
     Columns: snapshot, time, source, target, type (where the graph has types), and weight, or old_weight and new_weight.
+    Times of a real clock are timestamps, unless some lie outside the years 1 to 9999: all are then whole numbers.
     """
-    if path.exists() and path.is_dir():
-        raise BadConfig(f"{path} is a folder: give the name of a Parquet file")
-    aside = path.with_name(path.name + ".partial")
-    num_rows = 0
+    out = Path(path)
+    if out.is_dir():
+        raise BadConfig(f"{out} is a folder: give the name of a Parquet file")
+    if out.exists() and not overwrite:
+        raise BadConfig(f"{out} exists already: give another --out, or --overwrite to replace it")
+    aside = out.with_name(out.name + ".partial")
+    columns = _Columns(graph)
     try:
-        writer: Any = None
-        for t, columns in enumerate(_tables(graph, changes=changes)):
-            table = pa.table(columns)
-            writer = writer or pq.ParquetWriter(aside, table.schema, compression="zstd")
-            writer.write_table(table, row_group_size=_GROUP_ROWS)
-            num_rows += table.num_rows
-            progress("writing", t + 1, len(graph), num_rows)
-        writer.close()
-        aside.replace(path)
+        num_rows = _write(aside, columns, _batches(_rows(graph, changes=changes)), graph, progress)
+        aside.replace(out)
     except OSError as error:
-        raise BadConfig(f"{path} cannot be written: {error.strerror or error}") from None
+        raise BadConfig(f"{out} cannot be written: {error.strerror or error}") from None
     finally:
         aside.unlink(missing_ok=True)
     return num_rows
 
 
-def _tables(graph: DynamicGraph, *, changes: bool) -> Iterator[dict[str, Any]]:
-    starts = graph.starts
+def _write(
+    aside: Path, columns: _Columns, batches: Iterator[list[_Rows]], graph: DynamicGraph, progress: Progress
+) -> int:
+    """Write batches, each as row groups of its own; return the number of rows."""
+    num_rows, writer = 0, None
+    try:
+        for batch in batches:
+            table = columns.table(batch)
+            writer = writer or pq.ParquetWriter(aside, table.schema, compression="zstd")
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+            num_rows += table.num_rows
+            progress("writing", batch[-1].t + 1, len(graph), num_rows)
+    finally:
+        if writer is not None:
+            writer.close()
+    return num_rows
+
+
+def _rows(graph: DynamicGraph, *, changes: bool) -> Iterator[_Rows]:
     if changes:
         for t in range(len(graph)):
             delta = graph.delta(t)
-            weights = {"old_weight": delta.old, "new_weight": delta.new}
-            yield {**_ends_of(graph, t, int(starts[t]), delta.keys), **weights}
+            yield _Rows(t, delta.keys, {"old_weight": delta.old, "new_weight": delta.new})
         return
     for snapshot in graph.snapshots():
-        columns = _ends_of(graph, snapshot.t, int(starts[snapshot.t]), snapshot.keys)
-        yield {**columns, "weight": snapshot.weights}
+        yield _Rows(snapshot.t, snapshot.keys, {"weight": snapshot.weights})
 
 
-def _ends_of(graph: DynamicGraph, t: int, start: int, keys: Int64s) -> dict[str, Any]:
-    clock = pa.timestamp(graph.clock.unit) if graph.clock.is_real else pa.int64()
-    columns: dict[str, Any] = {
-        "snapshot": np.full(len(keys), t, np.int32),
-        "time": pa.array(np.full(len(keys), start, np.int64)).cast(clock),
-        "source": _original(graph.ids, graph.layout.sources(keys)),
-        "target": _original(graph.ids, graph.layout.targets(keys)),
-    }
-    if graph.layout.type_bits:
-        columns["type"] = _original(graph.type_ids, graph.layout.types(keys))
-    return columns
+def _batches(rows: Iterator[_Rows]) -> Iterator[list[_Rows]]:
+    """Yield snapshots together until they fill a row group; at least one batch comes, be it of empty snapshots."""
+    batch: list[_Rows] = []
+    size = 0
+    for part in rows:
+        # Of empty snapshots in a row the last one is enough: it says how far the work is.
+        if batch and not len(batch[-1].keys):
+            batch.pop()
+        batch.append(part)
+        size += len(part.keys)
+        if size >= _GROUP_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
-def _original(ids: NodeIds, numbers: Int64s) -> Any:
-    """Return original ids; names as a dictionary column, so that each is written once."""
+class _Columns:
+    """The columns of a graph; what they share is read once."""
+
+    def __init__(self, graph: DynamicGraph) -> None:
+        self._layout = graph.layout
+        self._starts = graph.starts
+        self._ids = _originals(graph.ids)
+        self._types = _originals(graph.type_ids) if graph.layout.type_bits else None
+        self._time = pa.int64()
+        if graph.clock.is_real:
+            seconds = self._starts[[0, -1]] // TICKS_PER_SECOND[graph.clock.unit]
+            if _FIRST_SECOND <= seconds[0] and seconds[1] <= _LAST_SECOND:
+                self._time = pa.timestamp(graph.clock.unit)
+
+    def table(self, batch: list[_Rows]) -> Any:
+        """Return the rows of some snapshots."""
+        keys = np.concatenate([rows.keys for rows in batch])
+        t = np.repeat([rows.t for rows in batch], [len(rows.keys) for rows in batch])
+        columns: dict[str, Any] = {
+            "snapshot": t.astype(np.int32),
+            "time": pa.array(self._starts[t]).cast(self._time),
+            "source": _taken(self._ids, self._layout.sources(keys)),
+            "target": _taken(self._ids, self._layout.targets(keys)),
+        }
+        if self._types is not None:
+            columns["type"] = _taken(self._types, self._layout.types(keys))
+        for name in batch[0].weights:
+            columns[name] = np.concatenate([rows.weights[name] for rows in batch])
+        return pa.table(columns)
+
+
+def _originals(ids: NodeIds) -> Any:
+    """Return original ids by number: integers, or an Arrow array of names."""
     everything = ids.all()
-    if isinstance(everything, np.ndarray):
-        return pa.array(everything[numbers])
-    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), pa.array(everything, pa.string()))
+    return everything if isinstance(everything, np.ndarray) else pa.array(everything, pa.string())
+
+
+def _taken(originals: Any, numbers: Int64s) -> Any:
+    """Return original ids; names as a dictionary column, so that each is written once."""
+    if isinstance(originals, np.ndarray):
+        return pa.array(originals[numbers])
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), originals)

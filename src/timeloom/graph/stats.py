@@ -40,8 +40,8 @@ class GraphStats:
     density: list[float]
     """Edges over pairs of active nodes."""
     change: list[float]
-    """Edges added, removed or reweighted, over the edges of the snapshot or of the one before, whichever has more (0 for
-    the first)."""
+    """Edges added, removed or reweighted, over the edges of the snapshot, or of the one before where that has more (0
+    for the first)."""
     overlap: list[float]
     """Jaccard overlap of the edges with those of the snapshot before (1 for the first)."""
     born: list[int]

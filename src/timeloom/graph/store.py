@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadStore, TooLarge
+from timeloom.graph.manifest import problem_of
 
 FORMAT = "timeloom graph"
 VERSION = 1
@@ -48,7 +50,7 @@ class ArrayInfo:
     @property
     def num_bytes(self) -> int:
         """The size of the data, without the header."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
@@ -174,7 +176,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             f"{path} has no {MANIFEST}, so it is not a graph, or one whose ingest never ended: "
             "remove it and ingest again"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadStore(f"{path / MANIFEST} cannot be read ({error}): restore it from a copy") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BadStore(f"{path / MANIFEST} is not a timeloom manifest: is this the right folder?")
@@ -185,6 +187,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     if manifest.get("checksum") != _digest(manifest):
         raise BadStore(f"{path / MANIFEST} was altered: its checksum does not fit; restore it from a copy")
+    if problem := problem_of(manifest):
+        raise BadStore(f"{path / MANIFEST} is incomplete or altered: it {problem}; restore it from a copy")
     return manifest
 
 
@@ -192,9 +196,10 @@ def _checked_info(path: Path, name: str, entry: dict[str, Any]) -> ArrayInfo:
     file, dtype, shape, checksum = (entry.get(key) for key in ("file", "dtype", "shape", "checksum"))
     if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
         raise BadStore(f"{path / MANIFEST} names {file!r} for array {name!r}, which is no file of a graph: refused")
-    if dtype not in _DTYPES or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    sizes = shape if isinstance(shape, list) else [-1]
+    if str(dtype) not in _DTYPES or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sizes:
         raise BadStore(f"{path / MANIFEST} gives array {name!r} type {dtype!r} and shape {shape!r}: refused")
-    return ArrayInfo(file, dtype, tuple(shape), str(checksum))
+    return ArrayInfo(file, str(dtype), tuple(sizes), str(checksum))
 
 
 def _map(folder: Path, name: str, info: ArrayInfo) -> Array:
@@ -296,11 +301,12 @@ class StoreWriter:
         assert array.dtype.str in _DTYPES, array.dtype
         self.open(name, array.dtype.str, array.shape[1:]).write(array)
 
-    def commit(self, manifest: dict[str, Any], *, keep: tuple[str, ...] = ()) -> None:
+    def commit(self, manifest: dict[str, Any], *, keep: Collection[str] = ()) -> None:
         """Replace the manifest by this one, which names the arrays written now and those of ``keep`` from before."""
         written = {name: writer.close() for name, writer in self._writers.items()}
         self._writers = {}
-        arrays = {name: entry for name, entry in (self.before or {"arrays": {}})["arrays"].items() if name in keep}
+        kept, before = set(keep), (self.before or {"arrays": {}})["arrays"]
+        arrays = {name: entry for name, entry in before.items() if name in kept}
         for name, info in written.items():
             shape = list(info.shape)
             arrays[name] = {"file": info.file, "dtype": info.dtype, "shape": shape, "checksum": info.checksum}

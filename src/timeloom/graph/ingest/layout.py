@@ -113,12 +113,12 @@ def find_layout(samples: Samples, reading: Reading) -> Layout:
     raise BadInput(f"{', '.join(seen[:3])}: no rows at all (only comments or blank lines): is this the right file?")
 
 
-def kind_of_line(line: bytes, comment: str) -> str:
+def kind_of_line(line: bytes, comment: str, separator: str = "") -> str:
     """Say whether a line is a `row`, `blank` or a `comment`."""
-    bare = line.removesuffix(b"\n").removesuffix(b"\r").lstrip(b" \t")
-    if not bare:
+    bare = line.removesuffix(b"\n").removesuffix(b"\r")
+    if not bare.strip(b" \t"):
         return "blank"
-    return "comment" if bare[:1] in comment.encode() else "row"
+    return "comment" if bare.lstrip(b" " if separator == "\t" else b" \t")[:1] in comment.encode() else "row"
 
 
 def _first_rows(texts: Texts, comment: str) -> list[bytes]:

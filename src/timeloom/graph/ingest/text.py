@@ -73,7 +73,7 @@ class TextSource:
         """Return the text after the header, how many lines that leaves out, and whether the header is still to come."""
         lines, at = 0, 0
         for line in io.BytesIO(text.tobytes()):
-            kind = kind_of_line(line, self._reading.comment)
+            kind = kind_of_line(line, self._reading.comment, self.layout.separator)
             if kind == "row" and not self._is_header(where, line):
                 return text[at:].copy(), lines, False
             account.note("header lines" if kind == "row" else f"{kind} lines", 1)

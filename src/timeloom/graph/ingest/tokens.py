@@ -267,7 +267,10 @@ def _line_at(text: Bytes, at: int, separator: int) -> tuple[int, int, int]:
         end += 1
     after = end + 1
     end -= 1 if end > at and text[end - 1] == 13 else 0
-    while at < end and _is_blank(text[at]) and text[at] != separator:
+    first = at
+    while first < end and _is_blank(text[first]):
+        first += 1
+    while at < first and (first == end or text[at] != separator):
         at += 1
     return at, end, after
 
