@@ -244,7 +244,7 @@ def test_times_beyond_timestamps_are_exported_as_numbers(tmp_path: Path) -> None
 
 
 def test_a_graph_without_edges_is_exported(tmp_path: Path) -> None:
-    rows = {"source": [1, 2], "target": [1, 2], "time": [0, 3]}
+    rows = {"source": [1, 1], "target": [2, 2], "time": [0, 0], "weight": [1.0, -1.0]}
     ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given")))
     assert export(open_graph(tmp_path / "g"), tmp_path / "g.parquet") == 0
     assert pq.read_table(tmp_path / "g.parquet").num_rows == 0

@@ -19,12 +19,12 @@ from timeloom.graph.names import NodeIds
 from timeloom.graph.times import TICKS_PER_SECOND
 
 _GROUP_ROWS = 1 << 20
-# Arrow computes with timestamps of every unit in other units too, and prints those of years 1 to 9999.
+# Parquet keeps seconds as milliseconds, and readers take timestamps of the years 1 to 9999.
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
 class _Rows(NamedTuple):
-    """Rows of one snapshot: what lies between two snapshots has an old weight too."""
+    """What is written of one snapshot: edges or changes, and their columns of weights by name."""
 
     t: int
     keys: Int64s
@@ -113,7 +113,7 @@ class _Columns:
         self._time = pa.int64()
         if graph.clock.is_real:
             seconds = self._starts[[0, -1]] // TICKS_PER_SECOND[graph.clock.unit]
-            if _FIRST_SECOND <= seconds[0] and seconds[1] <= _LAST_SECOND:
+            if seconds[0] >= _FIRST_SECOND and seconds[1] <= _LAST_SECOND:
                 self._time = pa.timestamp(graph.clock.unit)
 
     def table(self, batch: list[_Rows]) -> Any:

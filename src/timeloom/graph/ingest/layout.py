@@ -61,7 +61,11 @@ def column_places(names: list[str], reading: Reading, where: str, *, named: bool
             continue
         asked = getattr(reading.columns, role.name)
         if asked is not None:
-            places[role] = _asked_place(asked, role, names, where, named=named)
+            place = _asked_place(asked, role, names, where, named=named)
+            other = next((known for known, taken in places.items() if taken == place), None)
+            if other is not None:
+                raise BadConfig(f"--{other.name} and --{role.name} are both column {place + 1} of {where}: give two")
+            places[role] = place
     taken = set(places.values())
     if named:
         for role, known in _KNOWN.items():
@@ -152,8 +156,6 @@ def _layout_of(where: str, lines: list[bytes], reading: Reading) -> Layout:
     roles = [Role.ignored] * len(names)
     forms = [Form.text] * len(names)
     for role, place in places.items():
-        if roles[place] != Role.ignored:
-            raise BadConfig(f"--{roles[place].name} and --{role.name} are both column {place + 1} of {where}: give two")
         values = [row[place] for row in rows if len(row) == len(names)]
         roles[place] = role
         forms[place] = _form_of(role, values, reading, f"{where} column {place + 1}")
