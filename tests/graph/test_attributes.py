@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from timeloom.errors import BadConfig, BadInput
+from timeloom.errors import BadConfig, BadInput, TooLarge
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.ingest import AttributeOptions, Ingest, Windows, ingest
 from timeloom.graph.ingest.attributes import Attributes, as_classes, read_attributes
@@ -104,7 +104,7 @@ def parquet(folder: Path, **columns: object) -> AttributeOptions:
 
 
 def arrays(folder: Path, **named: np.ndarray) -> Path:
-    np.savez(folder / "a.npz", **named)
+    np.savez(folder / "a.npz", **named)  # type: ignore[arg-type]
     return folder / "a.npz"
 
 
@@ -222,3 +222,13 @@ def test_a_sparse_matrix_that_does_not_fit_together_is_refused(
         path = arrays(tmp_path, adj_indptr=parts["indptr"], adj_indices=parts["indices"])
         with pytest.raises(BadInput, match=sentence):
             ingest(path, tmp_path / "g", Ingest())
+
+
+def test_a_sparse_matrix_must_hold_numbers_and_fit_memory(tmp_path: Path) -> None:
+    starts, columns = np.array([0, 1]), np.array([0])
+    path = arrays(tmp_path, x_indptr=starts, x_indices=columns, x_data=np.array(["a"]))
+    with pytest.raises(BadInput, match="holds <U1, not numbers"):
+        read_attributes(AttributeOptions(features=f"array:{path}#x"))
+    path = arrays(tmp_path, x_indptr=starts, x_indices=columns, x_shape=np.array([1, 10**16]))
+    with pytest.raises(TooLarge, match="too large to fill"):
+        read_attributes(AttributeOptions(features=f"array:{path}#x"))

@@ -226,7 +226,12 @@ def test_an_export_fills_row_groups_and_decodes_names_once(tmp_path: Path, monke
     graph = open_graph(tmp_path / "g")
     decoded: list[object] = []
     names = graph.ids.all()
-    monkeypatch.setattr(graph.ids, "all", lambda: decoded.append(1) or names)
+
+    def counted() -> object:
+        decoded.append(1)
+        return names
+
+    monkeypatch.setattr(graph.ids, "all", counted)
     monkeypatch.setattr(export_module, "_GROUP_ROWS", 400)
     assert export(graph, tmp_path / "g.parquet") == 1000
     found = pq.ParquetFile(tmp_path / "g.parquet")

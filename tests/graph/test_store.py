@@ -18,6 +18,7 @@ from timeloom.errors import BadConfig, BadStore, TimeloomError, TooLarge
 from timeloom.graph.check import check
 from timeloom.graph.dynamic import open_graph
 from timeloom.graph.ingest import Ingest, Windows, ingest
+from timeloom.graph.stats import stats
 from timeloom.graph.store import MANIFEST, Store, StoreWriter
 
 ROWS = {"source": [0, 1, 2, 0], "target": [1, 2, 0, 2], "time": [0, 0, 1, 2], "weight": [1.0, 2.0, 3.0, 4.0]}
@@ -90,7 +91,7 @@ def test_every_altered_byte_of_the_manifest_is_refused_or_says_the_same(graph: P
     [
         ({"file": "../../etc/passwd"}, "refused"), ({"file": "/etc/passwd"}, "refused"), ({"file": 7}, "refused"),
         ({"dtype": "|O"}, "refused"), ({"dtype": ["<i8"]}, "refused"), ({"shape": []}, "refused"),
-        ({"shape": 7}, "refused"), ({"shape": [2**32, 2**32]}, "holds"), ({"dtype": "O"}, "refused"),
+        ({"shape": 7}, "refused"), ({"shape": [2**32, 2**32]}, "cannot have"), ({"dtype": "O"}, "refused"),
         ({"shape": [-1]}, "refused"), ({"shape": [2**62]}, "holds"),
     ],
 )  # fmt: skip
@@ -230,3 +231,24 @@ def test_a_manifest_nested_without_end_is_refused(graph: Path) -> None:
     (graph / MANIFEST).write_text("[" * 100_000)
     with pytest.raises(BadStore, match="cannot be read"):
         open_graph(graph)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("nodes.degrees", "nodes.first_seen"),
+        ("s0.statistics", "s0.ends"),
+        ("s0.starts", "s0.whole"),
+        ("s0.ends", "s0.starts"),
+    ],
+)
+def test_an_array_of_another_form_is_refused(graph: Path, name: str, other: str) -> None:
+    edit_manifest(graph, lambda manifest: manifest["arrays"].update({name: manifest["arrays"][other]}))
+    with pytest.raises(BadStore, match=f"gives array '{name}' type"):
+        open_graph(graph)
+
+
+def test_stats_of_fewer_snapshots_than_announced_are_refused(graph: Path) -> None:
+    edit_manifest(graph, lambda manifest: manifest.update(num_snapshots=7))
+    with pytest.raises(BadStore, match="says it has 7 snapshots, but 3 are counted and 3 begin"):
+        stats(open_graph(graph))

@@ -19,7 +19,12 @@ from timeloom.graph.dynamic import open_graph
 from timeloom.graph.ingest import Columns, Ingest, Reading, Windows, ingest
 
 GIVEN = Windows(kind="given")
-ROWS = {"source": [3, 1, 3], "target": [1, 7, 1], "time": [10, 10, 20], "weight": [1.0, 2.5, -1.0]}
+ROWS: dict[str, list[Any]] = {
+    "source": [3, 1, 3],
+    "target": [1, 7, 1],
+    "time": [10, 10, 20],
+    "weight": [1.0, 2.5, -1.0],
+}
 EXPECTED = [{(3, 1, 0): 1.0, (1, 7, 0): 2.5}, {(3, 1, 0): -1.0}]
 
 
@@ -41,7 +46,7 @@ def stream(folder: Path, rows: dict[str, Any]) -> Path:
 
 
 def npz(folder: Path, rows: dict[str, Any]) -> Path:
-    np.savez(folder / "rows.npz", **{name: np.array(column) for name, column in rows.items()})
+    np.savez(folder / "rows.npz", **{name: np.array(column) for name, column in rows.items()})  # type: ignore[arg-type]
     return folder / "rows.npz"
 
 
@@ -69,6 +74,11 @@ def test_several_files_are_one_source(tmp_path: Path) -> None:
     pq.write_table(pa.table({"source": [1], "target": [2], "when": [3]}), second)
     with pytest.raises(BadInput, match=r"b.parquet has no column 'time', which .*a.parquet has"):
         ingest([first, second], tmp_path / "h", Ingest(windows=GIVEN))
+    paths = [tmp_path / "a.arrow", tmp_path / "b.arrow"]
+    pyarrow.feather.write_feather(pa.table(ROWS), paths[0])
+    pyarrow.feather.write_feather(pa.table({"source": [1], "target": [2], "when": [3]}), paths[1])
+    with pytest.raises(BadInput, match=r"b.arrow has no column 'time', which .*a.arrow has"):
+        ingest(paths, tmp_path / "h", Ingest(windows=GIVEN))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +237,13 @@ def test_views_of_text_are_text(tmp_path: Path) -> None:
     assert (graph.clock.unit, stored(graph)) == ("ns", [{("a", "b", 0): 1.0}])
     ingest(pl.DataFrame(text | {"target": ["b", "c"]}), tmp_path / "h", Ingest(windows=GIVEN))
     assert len(open_graph(tmp_path / "h")) == 2
+    kinds = {name: pl.Categorical() for name in ("source", "target")}
+    ingest(
+        pl.DataFrame(text | {"target": ["b", "c"]}).cast(kinds),  # type: ignore[arg-type]
+        tmp_path / "i",
+        Ingest(windows=GIVEN),
+    )
+    assert stored(open_graph(tmp_path / "i")) == stored(open_graph(tmp_path / "h"))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

@@ -34,10 +34,11 @@ def append(
     from timeloom.graph.ingest.attributes import AttributeOptions, read_attributes
     from timeloom.graph.ingest.rows import Reading
 
+    reading = rows.reading(Reading())
     options = Append(
-        reading=rows.reading(Reading()),
+        reading=reading,
         stop=stop,
-        attributes=read_attributes(nodes.attributes(AttributeOptions())),
+        attributes=read_attributes(nodes.attributes(AttributeOptions()), ids_as_names=reading.ids == "names"),
         drop_bad_rows=run.drop_bad_rows,
         budget=run.budget(),
     )

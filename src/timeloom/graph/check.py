@@ -8,158 +8,155 @@ from pathlib import Path
 
 import numpy as np
 
-from timeloom.errors import BadStore
-from timeloom.graph.delta import NO_KEYS, Delta, apply, diff, ones_if_none
+from timeloom.errors import TimeloomError
 from timeloom.graph.dynamic import DynamicGraph
+from timeloom.graph.expected import expected_arrays
 from timeloom.graph.ingest.gather import Progress, silent
-from timeloom.graph.keys import Float64s, Int64s
-from timeloom.graph.snapshot import STATISTICS
+from timeloom.graph.replay import replay
 from timeloom.graph.store import Store
 
 
 def check(path: str | PathLike[str], progress: Progress = silent) -> Iterator[str]:
     """Yield one sentence for each thing that is wrong with a graph (nothing: all is well).
 
-    Checksums first; the meaning of the arrays is checked only where all bytes are as written.
+    Checksums first; the meaning of the arrays is checked only where all bytes are as written, and each part of it only
+    where what it builds on is sound.
     """
-    path = Path(path)
-    store = Store(path)
-    broken = False
-    for problem in store.verify():
-        broken = True
-        yield problem
-    if broken:
-        return
+    store = Store(Path(path))
     try:
-        graph = DynamicGraph(path)
-    except (KeyError, TypeError, ValueError) as error:
-        yield f"the manifest is incomplete: {error!r}"
-        return
-    try:
-        yield from _index(graph)
-        yield from _nodes(graph)
-        yield from _attributes(graph)
-        yield from _snapshots(graph, progress)
-    except (BadStore, IndexError, ValueError) as error:
-        yield f"the arrays do not fit together: {error}"
+        for part in _parts(store, progress):
+            broken = False
+            for problem in part:
+                broken = True
+                yield problem
+            if broken:
+                return
+    except TimeloomError as error:
+        yield str(error)
+    except Exception as error:
+        # Whatever the arrays hold, the answer is a sentence.
+        yield f"the arrays do not fit together: {error!r}"
+
+
+def _parts(store: Store, progress: Progress) -> Iterator[Iterator[str]]:
+    """Yield what is to be checked, part by part; the graph is opened once its arrays are known to be readable."""
+    yield store.verify()
+    yield _arrays(store)
+    graph = DynamicGraph(store.path)
+    yield _index(graph)
+    yield _all_of(_times(graph), _reports(graph), _ids(graph), _nodes(graph), _attributes(graph))
+    yield replay(graph, progress)
+
+
+def _all_of(*parts: Iterator[str]) -> Iterator[str]:
+    for part in parts:
+        yield from part
+
+
+def _arrays(store: Store) -> Iterator[str]:
+    """Check that all arrays are there, and that each has the type and shape that go with the others."""
+    expected = expected_arrays(store)
+    for name in store.names:
+        array, form = store.array(name), expected.pop(name, None)
+        if form is None:
+            yield f"the array {name} belongs to nothing in this graph"
+        elif not form.is_of(array):
+            yield f"the array {name} has type {array.dtype.str} and shape {list(array.shape)}, not {form}"
+    for name in expected:
+        yield f"the array {name} is missing"
 
 
 def _index(graph: DynamicGraph) -> Iterator[str]:
-    """Check that segments and windows follow each other without a gap."""
-    manifest, first = graph.store.manifest, 0
-    for entry in manifest["segments"]:
+    """Check that segments follow each other without a gap, and that what they hold is shared out to their snapshots."""
+    manifest, array, first = graph.store.manifest, graph.store.array, 0
+    for number, entry in enumerate(manifest["segments"]):
         name = entry["name"]
-        if entry["first"] != first:
-            yield f"segment {name} begins at snapshot {entry['first']}, not {first}"
+        if name != f"s{number}" or entry["first"] != first or not entry["count"]:
+            yield f"segment {name} begins at snapshot {entry['first']}, where segment s{number} begins at {first}"
         first += entry["count"]
-        sizes = {part: len(graph.store.array(f"{name}.{part}")) for part in ("starts", "whole", "ends", "statistics")}
-        if set(sizes.values()) != {entry["count"]}:
-            yield f"segment {name} has {entry['count']} snapshots, but its index says {sizes}"
-            continue
-        ends = graph.store.array(f"{name}.ends")
-        stored = [len(graph.store.array(f"{name}.{kind}.keys")) for kind in ("keyframe", "delta")]
-        if (np.diff(ends, axis=0) < 0).any() or (len(ends) and ends[-1].tolist() != stored):
+        ends, whole = array(f"{name}.ends"), array(f"{name}.whole")
+        stored = [len(array(f"{name}.{kind}.keys")) for kind in ("keyframe", "delta")]
+        sizes = np.diff(ends, axis=0, prepend=0)
+        if (ends < 0).any() or (sizes < 0).any() or ends[-1:].tolist() != [stored]:
             yield f"the index of segment {name} does not fit the {stored} edges and changes it holds"
+        elif (whole > 1).any() or sizes[whole == 0, 0].any() or sizes[whole == 1, 1].any():
+            yield f"the index of segment {name} gives edges to a delta, or changes to a whole snapshot"
+        if not entry["weighted"] and (array(f"{name}.delta.appears") > 1).any():
+            yield f"a change of segment {name} is neither 1 (the edge appears) nor 0 (it goes)"
     if first != manifest["num_snapshots"]:
         yield f"segments hold {first} snapshots, the manifest says {manifest['num_snapshots']}"
-    if (np.diff(graph.starts) <= 0).any() or (len(graph) and graph.starts[-1] >= graph.end):
+
+
+def _times(graph: DynamicGraph) -> Iterator[str]:
+    starts = graph.starts
+    if (starts[1:] <= starts[:-1]).any() or int(starts[-1]) >= graph.end:
         yield "the snapshots' times do not ascend"
-    for report in manifest["reports"]:
-        went = report["kept"] + report["merged"] + report["dropped_in_all"]
-        if report["rows_read"] + report["mirrored"] != went:
-            yield f"an account does not balance: {report['rows_read']} + {report['mirrored']} rows, {went} are told"
+
+
+def _reports(graph: DynamicGraph) -> Iterator[str]:
+    """Check that each account balances, and that there is one for each segment, which tells what the segment holds."""
+    reports, segments = graph.store.manifest["reports"], graph.store.manifest["segments"]
+    if len(reports) != len(segments):
+        yield f"there are {len(segments)} segments, but {len(reports)} accounts of how they were made"
+    for report, segment in zip(reports, segments, strict=False):
+        read, went = report["rows_read"] + report["mirrored"], report["kept"] + report["merged"]
+        dropped = sum(report["dropped"].values())
+        if read != went + dropped or dropped != report["dropped_in_all"]:
+            yield f"an account does not balance: {read} rows, of which {went} were kept and {dropped} dropped"
+        found = segment["count"], int(graph.store.array(f"{segment['name']}.statistics")[:, 0].sum())
+        if found != (report["num_snapshots"], report["num_edges"]):
+            yield "segment {} has {} snapshots and {} edges, but its account differs".format(segment["name"], *found)
+
+
+def _ids(graph: DynamicGraph) -> Iterator[str]:
+    """Check that each node and each edge type has an id of its own."""
+    store, layout = graph.store, graph.layout
+    for family in ("nodes", "types"):
+        if f"{family}.id_ends" in store:
+            ends, size = store.array(f"{family}.id_ends"), len(store.array(f"{family}.id_bytes"))
+            if (np.diff(ends, prepend=0) < 0).any() or int(ends[-1] if len(ends) else 0) != size:
+                yield f"the ids of {family} do not end where their {size} bytes do"
+                return
+    nodes, types = graph.ids.all(), graph.type_ids.all()
+    for ids, what in ((nodes, "nodes"), (types, "edge types")):
+        distinct = len(np.unique(ids)) if isinstance(ids, np.ndarray) else len(set(ids))
+        if distinct != len(ids):
+            yield f"the graph has {len(ids)} {what}, but {len(ids)} ids, of which {distinct} differ"
+    if len(nodes) > layout.most_nodes or len(types) > (layout.most_types if layout.type_bits else 0):
+        yield f"{len(nodes)} nodes and {len(types)} edge types do not fit into the keys of {layout}"
 
 
 def _nodes(graph: DynamicGraph) -> Iterator[str]:
-    ids = graph.ids.all()
-    distinct = len(np.unique(ids)) if isinstance(ids, np.ndarray) else len(set(ids))
-    if len(ids) != graph.num_nodes or distinct != len(ids):
-        yield f"the graph has {graph.num_nodes} nodes, but {len(ids)} ids, of which {distinct} differ"
-    if len(graph.first_seen) != graph.num_nodes:
-        yield f"the graph has {graph.num_nodes} nodes, but {len(graph.first_seen)} are followed"
+    first = graph.first_seen
+    if first.min(initial=-1) < -1 or first.max(initial=-1) >= len(graph):
+        yield f"a node is first seen in a snapshot that is not one of the {len(graph)} there are"
     if "nodes.present" in graph.store:
-        stays = graph.store.array("nodes.present")
-        if len(stays) and (stays[:, 0].max() >= graph.num_nodes or (stays[:, 1] >= stays[:, 2]).any()):
+        nodes, since, until = graph.store.array("nodes.present").T
+        outside = (nodes < 0) | (nodes >= graph.num_nodes) | (since < 0) | (since >= until) | (until > len(graph))
+        order = np.lexsort((since, nodes))
+        meets = (np.diff(nodes[order]) == 0) & (since[order][1:] <= until[order][:-1])
+        if outside.any() or meets.any():
             yield "the stays of nodes are not in order"
 
 
 def _attributes(graph: DynamicGraph) -> Iterator[str]:
-    features, labels = graph.features, graph.labels
-    for t in {0, len(graph) - 1} if len(graph) else ():
-        if not np.isfinite(features.at(t)).all():
-            yield f"features of snapshot {t} are not finite"
-        if labels.kind == "class" and labels.at(t).max(initial=-1) >= len(labels.classes):
-            yield f"labels of snapshot {t} name more than the {len(labels.classes)} classes there are"
-
-
-def _snapshots(graph: DynamicGraph, progress: Progress) -> Iterator[str]:
-    """Replay everything, comparing each snapshot with what is said about it."""
-    keys: Int64s = NO_KEYS
-    weights: Float64s | None = None
-    told = np.stack(list(graph.statistics.values()), axis=1)
-    first_seen = np.full(graph.num_nodes, -1, np.int64)
-    before = np.zeros(graph.num_nodes, np.bool_)
-    for t in range(len(graph)):
-        whole, delta = graph.stored(t)
-        problem = _bad_keys(graph, whole[0] if whole else delta.keys if delta else NO_KEYS)
-        if problem:
-            yield f"snapshot {t}: {problem}"
-            return
-        if whole is not None:
-            delta = diff(keys, weights, *whole, graph.layout)
-            keys, weights = whole
-        else:
-            assert delta is not None
-            if not _fits(keys, weights, delta):
-                yield f"snapshot {t}: its delta does not start from the snapshot before it"
-                return
-            weighted = weights is not None or graph.is_weighted(t)
-            keys, weights = apply(keys, ones_if_none(keys, weights) if weighted else None, delta)
-        if weights is not None and (not np.isfinite(weights).all() or (weights == 0).any()):
-            yield f"snapshot {t}: a weight is 0 or not finite"
-        found, before = _count(graph, keys, delta, before, first_seen, t)
-        if found != told[t].tolist():
-            yield f"snapshot {t} has {dict(zip(STATISTICS, found, strict=True))}, but its index says {told[t].tolist()}"
-        progress("replaying", t + 1, len(graph), len(keys))
-    if not np.array_equal(first_seen, graph.first_seen):
-        yield "the nodes' first snapshots are not those of the edges"
-    sources, targets = graph.layout.sources(keys), graph.layout.targets(keys)
-    degrees = np.stack([np.bincount(ends, minlength=graph.num_nodes) for ends in (targets, sources)], axis=1)
-    if not np.array_equal(degrees, graph.store.array("nodes.degrees")):
-        yield "the nodes' degrees are not those of the last snapshot"
-
-
-def _bad_keys(graph: DynamicGraph, keys: Int64s) -> str | None:
-    if not len(keys):
-        return None
-    if (np.diff(keys) <= 0).any() or keys[0] < 0:
-        return "its edges are not sorted, or occur twice"
-    largest = max(int(graph.layout.sources(keys).max()), int(graph.layout.targets(keys[-1:])[0]))
-    if largest >= graph.num_nodes:
-        return f"an edge names node {largest}, and there are {graph.num_nodes}"
-    if graph.layout.type_bits and graph.layout.types(keys).max() >= len(graph.type_ids):
-        return f"an edge has a type beyond the {len(graph.type_ids)} there are"
-    return None
-
-
-def _fits(keys: Int64s, weights: Float64s | None, delta: Delta) -> bool:
-    """Say whether the weights that a delta says were there before are there."""
-    at = np.minimum(np.searchsorted(keys, delta.keys), max(len(keys) - 1, 0))
-    there = keys[at] == delta.keys if len(keys) else np.zeros(len(delta), np.bool_)
-    now = np.where(there, ones_if_none(keys, weights)[at] if len(keys) else 0.0, 0.0)
-    return bool(np.array_equal(now, delta.old) and (delta.old != delta.new).all())
-
-
-def _count(
-    graph: DynamicGraph, keys: Int64s, delta: Delta, before: np.ndarray, first_seen: Int64s, t: int
-) -> tuple[list[int], np.ndarray]:
-    """Return the statistics of a snapshot, counted anew, and which nodes are active in it."""
-    active = np.zeros(graph.num_nodes, np.bool_)
-    active[graph.layout.sources(keys)] = True
-    active[graph.layout.targets(keys)] = True
-    came, born = active & ~before, active & (first_seen < 0)
-    first_seen[born] = t
-    added, removed = int((delta.old == 0).sum()), int((delta.new == 0).sum())
-    changed = len(delta) - added - removed
-    nodes = [int(which.sum()) for which in (active, born, came & ~born, before & ~active)]
-    return [len(keys), added, removed, changed, *nodes], active
+    """Check that features are finite, that classes are among those that have names, and that no row is of no node."""
+    manifest = graph.store.manifest
+    classes = {family: len(manifest[family].get("classes", [])) for family in ("features", "labels")}
+    widths = set()
+    for name in graph.store.names:
+        family = next((family for family in classes if family in name.split(".")), None)
+        if family is None:
+            continue
+        array = graph.store.array(name)
+        rows = array.shape[1] if name.startswith("s") else len(array)
+        if rows > graph.num_nodes:
+            yield f"the array {name} has {rows} rows for {graph.num_nodes} nodes"
+        if array.dtype.kind == "i" and (array.min(initial=0) < -1 or array.max(initial=-1) >= classes[family]):
+            yield f"the array {name} names a class that is none of the {classes[family]} there are"
+        if array.dtype == np.float32:
+            widths.add(array.shape[-1])
+            if not np.isfinite(array).all():
+                yield f"the array {name} holds a number that is not finite"
+    if len(widths) > 1:
+        yield f"nodes have {sorted(widths)} features in different segments"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from timeloom.errors import BadStore
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.keys import Int64s
 
@@ -68,6 +69,11 @@ def stats(graph: DynamicGraph) -> GraphStats:
     change[:1], overlap[:1] = 0.0, 1.0
     overlap[union == 0] = 1.0
     starts = graph.starts
+    if not len(edges) == len(starts) == len(graph):
+        raise BadStore(
+            f"{graph.path} says it has {len(graph)} snapshots, but {len(edges)} are counted and {len(starts)} begin: "
+            "restore it from a copy, or ingest it again"
+        )
     return GraphStats(
         name=graph.name, path=str(graph.path), num_nodes=graph.num_nodes, num_snapshots=len(graph),
         num_types=len(graph.type_ids), num_edges=int(edges.sum()), stored_bytes=graph.store.num_bytes,

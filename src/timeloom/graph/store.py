@@ -7,12 +7,15 @@ is killed at, the folder holds the old graph or the new one; files that no manif
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +26,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadStore, TooLarge
-from timeloom.graph.manifest import problem_of
+from timeloom.graph.manifest import is_form_of, problem_of
 
 FORMAT = "timeloom graph"
 VERSION = 1
@@ -31,7 +34,10 @@ MANIFEST = "manifest.json"
 _LOCK = ".lock"
 _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER_BYTES = 128
-_FILE_NAME = re.compile(r"\d{6}-[a-z0-9_.]+\.npy")
+_FILE_NAME = re.compile(r"[0-9]{6,}-[a-z0-9_.]+\.npy")
+# Whatever a writer makes, with the number of the writer.
+_WRITTEN = re.compile(r"([0-9]{6,})-([a-z0-9_.]+\.npy|scratch\..+|manifest\.json)")
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DTYPES = {"<i8", "<i4", "<f8", "<f4", "|u1", "|i1"}
 _HASH_BLOCK = 1 << 22
 
@@ -151,9 +157,9 @@ class Store:
                 yield str(error)
 
     def leftovers(self) -> list[str]:
-        """Return the files that no manifest names, left by writers that were killed."""
-        named = {info.file for info in self._infos.values()} | {MANIFEST, _LOCK}
-        return sorted(entry.name for entry in os.scandir(self.path) if entry.name not in named)
+        """Return the files of writers that the manifest does not name: those writers were killed, or are at work."""
+        named = {info.file for info in self._infos.values()}
+        return sorted(name for name in os.listdir(self.path) if _WRITTEN.fullmatch(name) and name not in named)
 
 
 def _checksum(path: Path) -> str:
@@ -199,6 +205,8 @@ def _checked_info(path: Path, name: str, entry: dict[str, Any]) -> ArrayInfo:
     sizes = shape if isinstance(shape, list) else [-1]
     if str(dtype) not in _DTYPES or not all(isinstance(n, int) and n >= 0 for n in sizes) or not sizes:
         raise BadStore(f"{path / MANIFEST} gives array {name!r} type {dtype!r} and shape {shape!r}: refused")
+    if not is_form_of(name, str(dtype), tuple(sizes)):
+        raise BadStore(f"{path / MANIFEST} gives array {name!r} type {dtype} and shape {shape}, which it cannot have")
     return ArrayInfo(file, str(dtype), tuple(sizes), str(checksum))
 
 
@@ -206,13 +214,19 @@ def _map(folder: Path, name: str, info: ArrayInfo) -> Array:
     """Return the array of one file, after checking that the file is as long as the manifest says."""
     path = folder / info.file
     try:
-        if path.is_symlink():
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
             raise BadStore(f"{path} ({name}) is a link to {os.readlink(path)}: refused, a graph's files lie inside it")
-        found = path.stat().st_size
+        if not stat.S_ISREG(status.st_mode):
+            raise BadStore(f"{path} ({name}) is no file: refused, a graph is made of files")
+        found = status.st_size
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
     except OSError as error:
-        raise BadStore(f"{path} ({name}) cannot be read ({error.strerror}): restore it from a copy") from None
+        raise BadStore(
+            f"{path} ({name}) cannot be read ({error.strerror}): if the graph was replaced meanwhile, open it again, "
+            "else restore it from a copy"
+        ) from None
     expected = _HEADER_BYTES + info.num_bytes
     if found != expected:
         raise BadStore(f"{path} ({name}) holds {found} bytes, not {expected}: it was truncated or altered")
@@ -231,37 +245,59 @@ class StoreWriter:
 
     def __init__(self, path: Path, *, overwrite: bool = False, update: bool = False) -> None:
         self.path = path
-        if update:
-            _read_manifest(path)
-        self.scratch_files: list[Path] = []
         self._writers: dict[str, ArrayWriter] = {}
-        self._written: dict[str, ArrayInfo] = {}
-        self._committed = False
-        self._made_folder = not path.exists()
-        if not update and not self._made_folder and not overwrite and (not path.is_dir() or any(path.iterdir())):
-            raise BadConfig(f"{path} exists already: give another --out, or --overwrite to replace it")
-        if overwrite and not self._made_folder and not (path / MANIFEST).exists() and any(path.iterdir()):
-            raise BadConfig(f"{path} exists and is no graph: it will not be replaced; give another --out")
+        self._num_scratch = 0
+        self._refuse(overwrite=overwrite, update=update)
+        self._made = [folder for folder in (path, *path.parents) if not folder.exists()]
         self._lock = self._take_lock()
-        self.before = _read_manifest(path) if update else None
-        self._generation = self._next_generation()
+        try:
+            # Another writer may have ended since.
+            self._refuse(overwrite=overwrite, update=update)
+            self.before = _read_manifest(path) if update else None
+            self._number = 1 + max((number for number, _ in self._written()), default=0)
+            self._sweep()
+        except BaseException:
+            self._release()
+            raise
+
+    def _refuse(self, *, overwrite: bool, update: bool) -> None:
+        """Refuse a folder that is no graph to go on with, or that holds what must not be replaced."""
+        if update:
+            _read_manifest(self.path)
+            return
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise BadConfig(f"{self.path} is a file: give another --out")
+        # What a killed writer left is in nobody's way.
+        others = {name for name in os.listdir(self.path) if name != _LOCK and not _WRITTEN.fullmatch(name)}
+        if others and not overwrite:
+            raise BadConfig(f"{self.path} exists already: give another --out, or --overwrite to replace it")
+        if others and not (MANIFEST in others and FORMAT in (self.path / MANIFEST).read_text(errors="replace")):
+            raise BadConfig(f"{self.path} exists and is no graph: it will not be replaced; give another --out")
 
     def _take_lock(self) -> int:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise BadConfig(f"{self.path} cannot be written ({error.strerror}): give another --out") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise BadConfig(f"{self.path} cannot be written ({error.strerror}): give another --out") from None
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                raise BadStore(f"{self.path} is being written by another process: wait for it to end") from None
+            # A writer that failed may have removed the folder between these two steps, and the lock with it.
+            if (self.path / _LOCK).exists() and os.path.samestat(os.fstat(lock), os.stat(self.path / _LOCK)):
+                return lock
             os.close(lock)
-            raise BadStore(f"{self.path} is being written by another process: wait for it to end") from None
-        return lock
 
-    def _next_generation(self) -> int:
-        numbers = [int(entry.name[:6]) for entry in os.scandir(self.path) if _FILE_NAME.fullmatch(entry.name)]
-        return max(numbers, default=0) + 1
+    def _written(self) -> Iterator[tuple[int, Path]]:
+        """Yield every file that a writer made, with the number of that writer."""
+        for name in os.listdir(self.path):
+            if found := _WRITTEN.fullmatch(name):
+                yield int(found[1]), self.path / name
 
     def __enter__(self) -> Self:
         return self
@@ -269,30 +305,44 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for writer in self._writers.values():
-            writer.abandon()
-        for path in self.scratch_files:
-            path.unlink(missing_ok=True)
-        if not self._committed:
-            for entry in list(os.scandir(self.path)):
-                if entry.name.startswith(f"{self._generation:06d}-"):
-                    os.unlink(entry.path)
-            if self._made_folder:
-                (self.path / _LOCK).unlink(missing_ok=True)
-                self.path.rmdir()
-        os.close(self._lock)
-        if isinstance(error, OSError) and error.errno in (28, 122, 27):
+        try:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._sweep()
+        finally:
+            self._release()
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
             raise TooLarge(f"{self.path}: {error.strerror} while writing; free some disk space or give another --out")
+
+    def _sweep(self) -> None:
+        """Remove all files of writers but those that the manifest names: whoever was killed, it tells what counts."""
+        try:
+            named = {entry.get("file") for entry in _read_manifest(self.path)["arrays"].values()}
+            removable = [path for _, path in self._written() if path.name not in named]
+        except BadStore:
+            # There is no manifest yet, or none that can be read: then only what this writer made is surely useless.
+            fresh = not (self.path / MANIFEST).exists()
+            removable = [path for number, path in self._written() if fresh or number == self._number]
+        for path in removable:
+            path.unlink(missing_ok=True)
+
+    def _release(self) -> None:
+        """Let others write; a folder that was made for nothing is removed."""
+        if self._made and not (self.path / MANIFEST).exists():
+            with suppress(OSError):
+                (self.path / _LOCK).unlink()
+                for folder in self._made:
+                    folder.rmdir()
+        os.close(self._lock)
 
     def scratch(self, name: str) -> Path:
         """Return a path inside the folder for a temporary file, removed when the writer ends."""
-        path = self.path / f"{self._generation:06d}-scratch.{name}.{len(self.scratch_files)}"
-        self.scratch_files.append(path)
-        return path
+        self._num_scratch += 1
+        return self.path / f"{self._number:06d}-scratch.{name}.{self._num_scratch}"
 
     def open(self, name: str, dtype: str, row_shape: tuple[int, ...] = ()) -> ArrayWriter:
         """Start an array that is written block by block; it is finished by `commit`."""
-        writer = ArrayWriter(self.path / f"{self._generation:06d}-{name}.npy", dtype, row_shape)
+        writer = ArrayWriter(self.path / f"{self._number:06d}-{name}.npy", dtype, row_shape)
         self._writers[name] = writer
         return writer
 
@@ -312,22 +362,16 @@ class StoreWriter:
             arrays[name] = {"file": info.file, "dtype": info.dtype, "shape": shape, "checksum": info.checksum}
         body = {"format": FORMAT, "version": VERSION, **manifest, "arrays": arrays}
         body["checksum"] = _digest(body)
-        aside = self.path / f"{self._generation:06d}-{MANIFEST}"
+        aside = self.path / f"{self._number:06d}-{MANIFEST}"
         with aside.open("w", encoding="utf-8") as file:
             json.dump(body, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(self.path)
         os.replace(aside, self.path / MANIFEST)
-        _sync_folder(self.path)
-        self._committed = True
+        for folder in (self.path, *(made.parent for made in self._made)):
+            _sync_folder(folder)
         self._sweep()
-
-    def _sweep(self) -> None:
-        """Remove the files of graphs that were replaced and of writers that were killed."""
-        for name in Store(self.path).leftovers():
-            if re.match(r"\d{6}-", name):
-                (self.path / name).unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:

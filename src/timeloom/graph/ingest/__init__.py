@@ -67,8 +67,9 @@ def ingest(source: Any, out: str | PathLike[str], options: Ingest, progress: Pro
         both_directions=options.both_directions, keep_self_loops=options.keep_self_loops,
         operations=options.reading.columns.operation is not None, bipartite=options.reading.bipartite,
     )  # fmt: skip
+    asked = read_attributes(options.attributes, ids_as_names=options.reading.ids == "names")
     job = Job(
-        rules=rules, attributes=_merged(opened.attributes, read_attributes(options.attributes)), bounds=options.bounds,
+        rules=rules, attributes=_merged(opened.attributes, asked), bounds=options.bounds,
         origin=options.origin, drop_bad_rows=options.drop_bad_rows, name=options.name, budget=options.budget,
         overwrite=options.overwrite, moments=opened.moments,
     )  # fmt: skip

@@ -34,7 +34,7 @@ class Attributes:
     """[rows] once, or [T, rows] by snapshot: classes (integers, -1 unknown) or values (floats, NaN unknown)."""
     classes: tuple[str, ...] = ()
     present: list[Values] | None = None
-    """For each snapshot, the rows of the nodes that are here; None: the nodes with an edge."""
+    """For each snapshot, the ids of the nodes that are here; None: the nodes with an edge."""
     spec: dict[str, Any] | None = None
     """Features that are computed when read: their description for the manifest."""
 
@@ -194,7 +194,7 @@ def _read_table(path: Path, text_column: str | None) -> Any:
         file = TextFile(Path(archive), member)
         if member not in zip_members(file.path):
             raise BadInput(f"{archive} has no member {member}")
-    return _parsed(b"".join(lines for lines, _ in lines_of(file)), path, text_column)
+    return _parsed(b"".join(lines.tobytes() for lines, _ in lines_of(file)), path, text_column)
 
 
 def _parsed(data: bytes, path: Path, text_column: str | None) -> Any:
@@ -293,11 +293,13 @@ def _split_array(text: str, option: str) -> tuple[Path, str]:
 def load_archive(path: Path) -> dict[str, Values]:
     """Return the arrays of a `.npz`, or of a `.npy` under the empty name; arrays of objects are refused."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        # NumPy leaves a file that it opened itself open where the file is broken.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return {"": loaded}
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, EOFError, KeyError, SyntaxError) as error:
         raise BadInput(f"{path} cannot be read as NumPy arrays: {error}") from None
     except Exception as error:  # zipfile and zlib raise a family of their own
@@ -342,6 +344,8 @@ def sparse_entries(arrays: dict[str, Values], name: str, path: Path) -> tuple[in
     starts, columns = starts.astype(np.int64), columns.astype(np.int64)
     if not len(starts) or starts[0] != 0 or (np.diff(starts) < 0).any() or (columns < 0).any():
         raise BadInput(f"{path}: the sparse matrix {name!r} is broken: its indptr must ascend from 0")
+    if data.dtype.kind not in "iufb":
+        raise BadInput(f"{path}: the sparse matrix {name!r} holds {data.dtype}, not numbers")
     if len(columns) != starts[-1] or data.shape != columns.shape:
         raise BadInput(
             f"{path}: the sparse matrix {name!r} does not fit together: {len(columns)} entries with {data.size} "

@@ -103,7 +103,7 @@ class TableSource:
             )
 
     def _column(self, role: Role, column: Any, where: str, account: Account) -> tuple[Any, Reasons]:
-        column = column.cast(_plain_type(column.type))
+        column = _plain(column)
         if role == Role.time:
             return self._times(column, where, account)
         if role == Role.weight:
@@ -152,6 +152,15 @@ def _unit_of(kind: Any, where: str, reading: Reading) -> str:
             raise BadConfig(f"{where}: times are floats, which --time-unit {asked} cannot keep: use --time-unit s")
         return "ns" if asked == "s" else "nano"
     return asked
+
+
+def _plain(column: Any) -> Any:
+    """Return a column as its values themselves."""
+    kind = _plain_type(column.type)
+    if pa.types.is_dictionary(column.type):
+        # Arrow cannot look up views of strings, so the few values are made strings before.
+        return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind)).cast(kind)
+    return column.cast(kind)
 
 
 def _plain_type(kind: Any) -> Any:
