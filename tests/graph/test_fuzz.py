@@ -36,9 +36,11 @@ from timeloom.graph.ingest.tokens import REASONS, Role
 
 GIVEN = Windows(kind="given")
 NUMBERS = [
-    b"0", b"-1", b"007", b"+3", b"9223372036854775807", b"9223372036854775808", b"-9223372036854775807", b"1e3", b"1e999",
+    b"0", b"-1", b"007", b"+3", b"9223372036854775807", b"9223372036854775808", b"-9223372036854775807", b"1e3",
+    b"1e999",
     b"1e-999", b"nan", b"inf", b"1.5", b"0.30000000000000004", b".", b"-", b"", b" ", b"99999999999999999999999", b"x",
-    b"1_0", b"0x1", b"2020-02-29", b"2020-02-30", b"2020-01-01T00:00:00.5+01:00", b"1600-01-01", b"20200101", b"\xc3\xa9",
+    b"1_0", b"0x1", b"2020-02-29", b"2020-02-30", b"2020-01-01T00:00:00.5+01:00", b"1600-01-01", b"20200101",
+    b"\xc3\xa9",
     b"\xff", b"\x00", b'"', b'"1"', b'""', b'"a', b"#", b"\xef\xbb\xbf",
 ]  # fmt: skip
 
@@ -62,7 +64,8 @@ def some_table(rng: random.Random) -> Table:
     for _ in range(rng.randrange(1, 40)):
         moment = rng.randrange(12)
         time = {
-            "plain": f"{moment}", "seconds": f"{1_600_000_000 + 3600 * moment}", "decimal": f"{moment}.{moment * 25:03}",
+            "plain": f"{moment}", "seconds": f"{1_600_000_000 + 3600 * moment}",
+            "decimal": f"{moment}.{moment * 25:03}",
             "date": f"2020-01-{moment + 1:02}" + ("" if separator == b" " or moment % 2 else " 10:00"), "none": "",
         }[times]  # fmt: skip
         ends = [f"{'n' * names}{rng.randrange(9)}" for _ in range(2)]
@@ -223,7 +226,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
 }
 ROWS = {"source": [3, 1, 2, 1], "target": [1, 2, 3, 3], "time": [1, 1, 2, 3], "weight": [1.0, 2.5, 3.0, -1.0]}
-TEXT = b"".join(b"%d,%d,%d\n" % row for row in zip(ROWS["source"], ROWS["target"], ROWS["time"], strict=True)) * 9  # type: ignore[str-bytes-safe]
+TEXT = b"3,1,1\n1,2,1\n2,3,2\n1,3,3\n" * 9
 NAMED = Reading(columns=Columns(source="source", target="target", time="time", weight="weight"))
 BY_MEMBER = Ingest(windows=None, reading=Reading(timed=False))
 

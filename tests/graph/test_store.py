@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ import numpy as np
 import pytest
 
 from tests.graph.damage import contents, edit_manifest
-from timeloom.errors import BadConfig, BadStore, TimeloomError, TooLarge
+from timeloom.errors import BadConfig, BadInput, BadStore, TimeloomError, TooLarge
+from timeloom.graph.append import Append, append
 from timeloom.graph.check import check
 from timeloom.graph.dynamic import open_graph
 from timeloom.graph.ingest import Ingest, Windows, ingest
@@ -252,3 +255,188 @@ def test_stats_of_fewer_snapshots_than_announced_are_refused(graph: Path) -> Non
     edit_manifest(graph, lambda manifest: manifest.update(num_snapshots=7))
     with pytest.raises(BadStore, match="says it has 7 snapshots, but 3 are counted and 3 begin"):
         stats(open_graph(graph))
+
+
+def test_files_that_no_writer_made_are_left_alone(graph: Path) -> None:
+    strange = ["123456-notes.txt", "000009-x.npy.bak", "notes", "000009-Big.npy"]
+    ours = ["000009-scratch.log.1", "000123-s9.starts.npy", "000004-manifest.json"]
+    for name in (*strange, *ours):
+        (graph / name).write_bytes(b"x")
+    assert Store(graph).leftovers() == sorted(ours)
+    append(graph, {**ROWS, "time": [7, 7, 8, 9]}, Append())
+    assert Store(graph).leftovers() == []
+    assert all((graph / name).exists() for name in strange)
+    # Numbers that were given once are not given again while their files are there.
+    assert min(int(path.name[:6]) for path in graph.glob("*-s1.*.npy")) == 124
+
+
+def test_what_a_killed_first_ingest_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "g").mkdir()
+    for name in (".lock", "000001-s0.keyframe.keys.npy", "000001-scratch.log.1"):
+        (tmp_path / "g" / name).write_bytes(b"x")
+    ingest(ROWS, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    assert list(check(tmp_path / "g")) == []
+    assert Store(tmp_path / "g").leftovers() == []
+    with pytest.raises(BadConfig, match="exists already"):
+        ingest(ROWS, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+
+
+def test_what_is_no_graph_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / MANIFEST).write_text('{"name": "a web page"}')
+    for name, overwrite, sentence in (
+        ("file", False, "is a file"), ("file", True, "is a file"), ("site", False, "exists already"),
+        ("site", True, "is no graph"),
+    ):  # fmt: skip
+        with pytest.raises(BadConfig, match=sentence):
+            ingest(ROWS, tmp_path / name, Ingest(windows=Windows(kind="given"), overwrite=overwrite))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", MANIFEST, "site"]
+
+
+def test_a_graph_whose_manifest_is_broken_can_be_replaced(graph: Path) -> None:
+    (graph / MANIFEST).write_text((graph / MANIFEST).read_text() + "x")
+    before = contents(graph)
+    bad = {**ROWS, "source": [-1, 0, 1, 2]}
+    with pytest.raises(BadInput, match="is negative"):
+        ingest(bad, graph, Ingest(windows=Windows(kind="given"), overwrite=True))
+    assert contents(graph) == before
+    ingest(ROWS, graph, Ingest(windows=Windows(kind="given"), overwrite=True))
+    assert list(check(graph)) == []
+    assert Store(graph).leftovers() == []
+
+
+def test_folders_that_were_made_for_nothing_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(BadInput, match="is negative"):
+        ingest({**ROWS, "source": [-1, 0, 1, 2]}, tmp_path / "here/a/b/g", Ingest(windows=Windows(kind="given")))
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_an_error_after_the_manifest_was_replaced_leaves_the_new_graph(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    replace = os.replace
+
+    def replace_and_fail(*paths: Path) -> None:
+        replace(*paths)
+        raise error
+
+    monkeypatch.setattr(os, "replace", replace_and_fail)
+    with pytest.raises(type(error)):
+        append(graph, {**ROWS, "time": [7, 7, 8, 9]}, Append())
+    assert len(open_graph(graph)) == 6
+    assert list(check(graph)) == []
+    assert Store(graph).leftovers() == []
+
+
+def test_another_process_that_writes_is_waited_for(graph: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom timeloom.graph.store import StoreWriter\n"
+        "with StoreWriter(Path(sys.argv[1]), update=sys.argv[2] == 'update'):\n    print('locked', flush=True)\n"
+        "    input()\n"
+    )
+    for path, work in ((graph, "update"), (tmp_path / "new", "new")):
+        command = [sys.executable, "-c", script, str(path), work]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "locked\n"
+            for overwrite in (False, True):
+                with pytest.raises(TimeloomError, match=r"being written by another process|exists already"):
+                    ingest(ROWS, path, Ingest(windows=Windows(kind="given"), overwrite=overwrite))
+            other.communicate("\n")
+        assert other.returncode == 0
+    assert not (tmp_path / "new").exists()
+    assert list(check(graph)) == []
+
+
+def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another writer fails, and takes its folder away, between our opening its lock and taking it.
+    flock, path = fcntl.flock, tmp_path / "g"
+    calls = 0
+
+    def flock_late(lock: int, how: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            (path / ".lock").unlink()
+            path.rmdir()
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    ingest(ROWS, path, Ingest(windows=Windows(kind="given")))
+    assert calls == 2
+    assert list(check(path)) == []
+
+
+def test_a_graph_that_another_writer_made_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, path = fcntl.flock, tmp_path / "g"
+
+    def flock_late(lock: int, how: int) -> None:
+        monkeypatch.undo()
+        ingest(ROWS, path, Ingest(windows=Windows(kind="given")))
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock_late)
+    with pytest.raises(BadConfig, match="exists already"):
+        ingest({**ROWS, "source": [9, 9, 9, 9]}, path, Ingest(windows=Windows(kind="given")))
+    assert open_graph(path).num_nodes == 3
+
+
+def test_what_is_no_file_is_refused(graph: Path) -> None:
+    file = graph / Store(graph).manifest["arrays"]["s0.starts"]["file"]
+    file.unlink()
+    os.mkfifo(file)
+    assert any("is no file: refused" in problem for problem in check(graph))
+    file.unlink()
+    file.mkdir()
+    assert any("is no file: refused" in problem for problem in check(graph))
+
+
+def test_a_reader_of_a_graph_that_is_replaced_is_told_to_open_it_again(graph: Path) -> None:
+    reader = Store(graph)
+    ingest(ROWS, graph, Ingest(windows=Windows(kind="given"), overwrite=True))
+    with pytest.raises(BadStore, match="was replaced meanwhile, open it again"):
+        reader.array("s0.starts")
+
+
+def shared_and_own(pid: int, file: Path) -> tuple[int, int]:
+    """Return how many KiB of a mapped file a process shares with others, and how many it has for itself alone."""
+    smaps = Path(f"/proc/{pid}/smaps").read_text().split(str(file), 1)[1].split("VmFlags", 1)[0]
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in smaps.splitlines()[1:] if line.endswith("kB")}
+    return kib["Shared_Clean"], kib["Private_Clean"] + kib["Private_Dirty"]
+
+
+def test_two_processes_share_the_pages_that_they_read(tmp_path: Path) -> None:
+    count = 200_000
+    rows = {"source": np.arange(count), "target": np.arange(count) + 1, "time": np.zeros(count, int)}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    script = (
+        "import sys\nfrom timeloom.graph.dynamic import open_graph\n"
+        "keys = open_graph(sys.argv[1]).store.array('s0.keyframe.keys')\nprint(int(keys.sum()), flush=True)\ninput()\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "g")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True) as one, subprocess.Popen(command, **pipes, text=True) as two:  # type: ignore[call-overload]
+        assert one.stdout.readline() == two.stdout.readline()
+        file = tmp_path / "g" / Store(tmp_path / "g").manifest["arrays"]["s0.keyframe.keys"]["file"]
+        for process in (one, two):
+            shared, own = shared_and_own(process.pid, file)
+            assert shared >= count * 8 // 1024
+            assert own <= 8
+        one.communicate("\n")
+        two.communicate("\n")
+
+
+def test_a_graph_of_ten_thousand_snapshots_opens_in_milliseconds(tmp_path: Path) -> None:
+    rows = {"source": np.arange(10_000), "target": np.arange(10_000) + 1, "time": np.arange(10_000)}
+    ingest(rows, tmp_path / "g", Ingest(windows=Windows(kind="given")))
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert len(open_graph(tmp_path / "g")) == 10_000
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.02
