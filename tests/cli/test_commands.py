@@ -184,3 +184,15 @@ def test_output_may_be_cut_off(table: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert done.stderr == ""
+
+
+def test_a_bad_time_does_not_change_how_the_others_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("source,target,time\n1,2,1600000000\n3,4,1600100000\n5,4,9x\n")
+    ok("ingest", tmp_path / "t.csv", "--every", "1d", "--on-bad", "drop", "--out", tmp_path / "g", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["clock"], told["kept"], told["dropped"]) == ("s", 2, {"a time cannot be read": 1})
+    assert run(["ingest", str(tmp_path / "t.csv"), "--every", "1d", "--out", str(tmp_path / "h")]) == 3
+    assert "t.csv line 4 column 3: a time cannot be read (found '9x')" in capsys.readouterr().err
+    (tmp_path / "empty.csv").write_text("source,target,time\n")
+    assert run(["ingest", str(tmp_path / "empty.csv"), "--every", "1d", "--out", str(tmp_path / "h")]) == 3
+    assert "no rows" in capsys.readouterr().err

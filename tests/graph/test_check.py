@@ -188,6 +188,16 @@ def test_each_kind_of_damage_is_named(
     assert any(re.search(sentence, problem) for problem in problems), problems
 
 
+def test_a_change_that_changes_nothing_is_named(graph: Callable[[str], Path]) -> None:
+    path = graph("full")
+    store = open_graph(path).store
+    old, new, ends = (store.array(f"s0.{name}") for name in ("delta.old", "delta.new", "ends"))
+    place = int(np.flatnonzero((old != 0) & (new != 0))[0])
+    before, t = old[place], int(np.searchsorted(ends[:, 1], place, side="right"))
+    rewrite(path, "s0.delta.new", set_to(place, before))
+    assert problems_of(path) == [f"snapshot {t}: its delta does not start from the snapshot before it"]
+
+
 def test_every_kind_of_array_was_damaged(graphs: Path) -> None:
     stored = {re.sub(r"^s\d", "s0", name) for path in graphs.glob("*/") for name in Store(path).names}
     damaged = {re.sub(r"^s\d", "s0", name) for _, name, _, _ in DAMAGES}

@@ -147,8 +147,8 @@ def test_killed_at_every_call_that_writes_where_there_are_scratch_files(
 def put_table(path: Path, first: int) -> Path:
     """Write a table of a hundred snapshots."""
     rng = np.random.default_rng(first)
-    rows = rng.integers(0, 3000, (20_000, 2)).tolist()
-    path.write_text("".join(f"{u},{v},{first + place // 200}\n" for place, (u, v) in enumerate(rows)))
+    rows = rng.integers(0, 3000, (8_000, 2)).tolist()
+    path.write_text("".join(f"{u},{v},{first + place // 80}\n" for place, (u, v) in enumerate(rows)))
     return path
 
 

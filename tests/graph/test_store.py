@@ -331,6 +331,20 @@ def test_an_error_after_the_manifest_was_replaced_leaves_the_new_graph(
     assert Store(graph).leftovers() == []
 
 
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_an_error_before_the_manifest_is_replaced_leaves_the_old_graph(
+    graph: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    before = contents(graph)
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        append(graph, {**ROWS, "time": [7, 7, 8, 9]}, Append())
+    assert contents(graph) == before
+
+
 def test_another_process_that_writes_is_waited_for(graph: Path, tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom timeloom.graph.store import StoreWriter\n"
@@ -362,6 +376,8 @@ def test_a_lock_that_was_removed_locks_nothing(tmp_path: Path, monkeypatch: pyte
         if calls == 1:
             (path / ".lock").unlink()
             path.rmdir()
+            path.mkdir()
+            (path / ".lock").touch()
         flock(lock, how)
 
     monkeypatch.setattr(fcntl, "flock", flock_late)

@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -152,6 +153,12 @@ def test_a_bad_row_is_told_with_its_line_and_column(
         ]
         assert account.notes.get("comment lines", 0) == sum(text.strip()[:1] in ("#", "%") for text in lines if text)
         assert account.notes.get("blank lines", 0) == lines.count("")
+
+
+def test_lines_are_counted_from_the_first_of_the_file_on(tmp_path: Path, block_bytes: int) -> None:
+    lines = ["# note", "", "src,dst,t", *["1,2,3"] * 20, "#", "1,2,x", "1,2,3"]
+    with pytest.raises(BadRow, match=r"a\.csv line 25 column 3: a time cannot be read"):
+        read(put(tmp_path / "a.csv", "\n".join(lines)), Reading(time_format="integer"))
 
 
 def test_the_first_of_many_bad_rows_is_told_and_all_are_counted(tmp_path: Path, block_bytes: int) -> None:
@@ -461,6 +468,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read(tmp_path, Reading())
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         read(tmp_path / "none", Reading())
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="is a pipe or a device"):
+        read(tmp_path / "pipe", Reading())
 
 
 def tarred(names: Mapping[str, bytes | None], kind: bytes = tarfile.REGTYPE) -> bytes:

@@ -215,6 +215,17 @@ def test_weights_of_any_digits_are_the_nearest_float(sign: str, whole: str, part
         assert repr(field(text, Role.weight, Form.real)) == repr(expected), text
 
 
+def test_weights_at_the_border_of_exact_arithmetic_are_the_nearest_float() -> None:
+    rng = random.Random("border")
+    texts = [str(rng.randrange(10 ** (size - 1), 10**size)) for size in range(14, 20) for _ in range(2000)]
+    texts = [f"{text[:place]}.{text[place:]}" for text in texts if (place := rng.randrange(len(text) + 1)) >= 0]
+    layout = Layout(",", (), (*IDS, Role.weight), (Form.integer, Form.integer, Form.real))
+    data = "".join(f"1,2,{text}\n" for text in texts).encode()
+    weights = read_tokens(np.frombuffer(bytearray(data), np.uint8), layout, "").block.weight
+    assert weights is not None
+    assert weights.tolist() == [float(text) for text in texts]
+
+
 def finite(text: str) -> float | Reason:
     return float(text) if abs(float(text)) < float("inf") else Reason.not_finite
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from timeloom.cli.options import NodeFlags, ReadingFlags, RunFlags, Source
+from timeloom.cli.options import Files, NodeFlags, ReadingFlags, RunFlags
 from timeloom.cli.show import print_json, print_report, progress
 
 
 def append(
     graph: Annotated[Path, Parameter(help="The graph to go on with.")],
-    source: Source,
+    source: Files,
     /,
     *,
     stop: Annotated[str | None, Parameter(help="Leave out events at or after this time.")] = None,
@@ -47,4 +47,4 @@ def append(
     if run.json:
         print_json(report)
     else:
-        print_report(report, graph)
+        print_report(report, graph, added=True)

@@ -133,4 +133,5 @@ def read_size(text: str) -> int:
     return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
 
 
+Files = Annotated[list[str], Parameter(help="Files, or a folder.")]
 Source = Annotated[list[str], Parameter(help="Files, a folder, or the name of a dataset such as snap:CollegeMsg.")]

@@ -76,12 +76,14 @@ def print_json(data: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(data, indent=1) + "\n")
 
 
-def print_report(report: dict[str, Any], path: object) -> None:
+def print_report(report: dict[str, Any], path: object, *, added: bool = False) -> None:
     """Print what an ingest or an append did, row by row accounted for."""
-    lines = [
-        f"{path}: {report['num_snapshots']:,} snapshots, {report['num_nodes']:,} nodes, "
-        f"{report['num_edges']:,} edges in all"
-    ]
+    sizes = f"{report['num_snapshots']:,} snapshots", f"{report['num_edges']:,} edges"
+    nodes = f"{report['num_nodes']:,} nodes"
+    if added:
+        lines = [f"{path}: {sizes[0]} added, with {sizes[1]}; {nodes} now"]
+    else:
+        lines = [f"{path}: {sizes[0]}, {nodes}, {sizes[1]} in all"]
     lines.append(f"  from {report['first']} to {report['last']} (clock: {report['clock']})")
     lines.append(f"  rows read      {report['rows_read']:>14,}")
     if report["mirrored"]:

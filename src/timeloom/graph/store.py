@@ -371,7 +371,6 @@ class StoreWriter:
         os.replace(aside, self.path / MANIFEST)
         for folder in (self.path, *(made.parent for made in self._made)):
             _sync_folder(folder)
-        self._sweep()
 
 
 def _sync_folder(path: Path) -> None:

@@ -151,6 +151,8 @@ def _broken(where: str, error: Exception) -> BadInput:
 
 
 def _opened(path: Path) -> IO[bytes]:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BadInput(f"{path} is a pipe or a device, and a source is read more than once: save it as a file first")
     try:
         return path.open("rb")
     except OSError as error:

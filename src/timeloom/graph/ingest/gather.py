@@ -191,7 +191,7 @@ class Gatherer:
             if reasons.any():
                 first = self._clock.show(int(block.time[late][0]))
                 hint = f"; the graph ends at {self._clock.show(self._bounds.not_before)}"
-                bad.found([BadPlace("the new events", Reason.late, first, hint)], reasons)
+                bad.found([BadPlace("one of the new events", Reason.late, first, hint)], reasons)
             keep = ~late if keep is None else keep & ~late
         return slice(None) if keep is None or keep.all() else np.flatnonzero(keep)
 

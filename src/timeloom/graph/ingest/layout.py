@@ -231,12 +231,13 @@ def _time_form(values: list[str], reading: Reading, where: str) -> Form:
     asked = {"integer": Form.integer, "decimal": Form.decimal, "date": Form.date, "yyyymmdd": Form.yyyymmdd}
     if reading.time_format != "auto":
         return asked[reading.time_format]
-    if all(_INTEGER.fullmatch(value) for value in values):
-        return Form.integer
-    first_odd = next((value for value in values if not _is_value(value)), None)
-    if first_odd is not None and not any(_is_value(value) for value in values):
+    # A value that is no time at all says nothing about how times are written: its row is a bad one.
+    times = [value for value in values if _is_value(value)]
+    if values and not times:
         raise BadInput(
-            f"{where}: {first_odd!r} is no time: times are whole numbers, decimals, or dates such as "
+            f"{where}: {values[0]!r} is no time: times are whole numbers, decimals, or dates such as "
             "2020-01-31T12:00:00; say which column is the time with --time, or the separator with --separator"
         )
-    return Form.date if any(_DATE.fullmatch(value) for value in values) else Form.decimal
+    if all(_INTEGER.fullmatch(value) for value in times):
+        return Form.integer
+    return Form.date if any(_DATE.fullmatch(value) for value in times) else Form.decimal

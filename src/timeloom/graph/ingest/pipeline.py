@@ -77,6 +77,8 @@ def run(source: Source, out: Path, job: Job, progress: Progress = silent) -> Rep
         nodes, types = Ids("node", limit), Ids("edge type", limit)
         gatherer = Gatherer(source, rules, job.bounds, job.budget, store.scratch, nodes, types, None)
         gathered = gatherer.gather(account, bad, progress, job.moments)
+        if not account.read and not job.moments:
+            raise BadInput("the source has no rows (a header or comments at most): is this the right file?")
         rules = replace(rules, typed=gathered.has_types, weighted=gathered.has_weights)
         rows_of, present = add_node_rows(nodes, job.attributes), present_codes(nodes, job.attributes)
         untimed = max(job.attributes.num_snapshots, 1)

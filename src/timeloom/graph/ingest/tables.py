@@ -297,6 +297,8 @@ def arrow_source(paths: list[Path], reading: Reading) -> TableSource:
             first_row = 1
             try:
                 for batch in batches:
+                    # Arrow maps a file as it is: offsets beyond its end and text that is none are found only here.
+                    batch.validate(full=True)
                     yield _Piece(batch.select(columns), str(path), first_row)
                     first_row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
