@@ -317,16 +317,23 @@ def _refuse_missing(columns: list[str], found: list[str], path: Path, first: Pat
 def _opened_arrow(path: Path) -> tuple[Any, Iterator[Any]]:
     """Return the schema and the batches of an Arrow file or stream."""
     try:
-        data = pa.memory_map(str(path))
-        try:
-            file = pa.ipc.open_file(data)
-            return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
-        except pa.ArrowInvalid:
-            data.seek(0)
-            reader = pa.ipc.open_stream(data)
-            return reader.schema, iter(reader)
-    except (pa.ArrowException, OSError) as error:
+        schema, batches = _mapped_arrow(path)
+        # Names are decoded only when they are asked for.
+        assert schema.names is not None
+        return schema, batches
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no Arrow file, or a broken one: {_first_line(error)}") from None
+
+
+def _mapped_arrow(path: Path) -> tuple[Any, Iterator[Any]]:
+    data = pa.memory_map(str(path))
+    try:
+        file = pa.ipc.open_file(data)
+        return file.schema, (file.get_batch(i) for i in range(file.num_record_batches))
+    except pa.ArrowInvalid:
+        data.seek(0)
+        reader = pa.ipc.open_stream(data)
+        return reader.schema, iter(reader)
 
 
 def table_source(table: Any, reading: Reading) -> TableSource:
