@@ -8,14 +8,17 @@ that race write the same bytes, and the folder is named after the processor and 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import llvmlite.binding  # type: ignore[import-untyped]
 import numba
+import xxhash
 
 from timeloom.cache import cache_home
 
@@ -24,11 +27,22 @@ R = TypeVar("R")
 _compiling = threading.RLock()
 
 
-def _code_folder() -> str | None:
-    """Return a writable folder for compiled code of this kind of machine, or None where there is none."""
+def sources_of(function: Callable[..., object]) -> bytes:
+    """Return the source of a function's file and of those of ours that it imports from.
+
+    Constants of other files become part of compiled code, and numba looks at the function's own file alone.
+    """
+    own = Path(function.__code__.co_filename).read_bytes()
+    imported = sorted(set(re.findall(rb"^from (timeloom[\w.]*) import", own, re.MULTILINE)))
+    files = [sys.modules[name.decode()].__file__ for name in imported if name.decode() in sys.modules]
+    return b"".join([own, *(Path(file).read_bytes() for file in files if file)])
+
+
+def _code_folder(function: Callable[..., object]) -> str | None:
+    """Return a writable folder for a function's compiled code on this kind of machine, or None where there is none."""
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
     name = f"{llvmlite.binding.get_host_cpu_name()}-{python}-numba{numba.__version__}"
-    folder = cache_home() / "kernels" / name
+    folder = cache_home() / "kernels" / name / xxhash.xxh3_64_hexdigest(sources_of(function))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -55,7 +69,7 @@ class Kernel(Generic[R]):
     def _compile(self) -> Callable[..., R]:
         with _compiling:
             if self._run is None:
-                folder = _code_folder()
+                folder = _code_folder(self._function)
                 config: Any = numba.config
                 before = config.CACHE_DIR
                 config.CACHE_DIR = folder or before

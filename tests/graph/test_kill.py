@@ -238,6 +238,7 @@ def test_a_command_that_is_asked_to_end_changes_nothing(
     os.kill(child, sent)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == code
-    assert said.read_text() == f"timeloom: {'terminated' if code == 143 else 'interrupted'}; nothing was changed\n"
+    word = "terminated" if code == 143 else "interrupted"
+    assert said.read_text() == f"timeloom: {word}; what is on disk is whole: as it was before, or as it was to be\n"
     assert (contents(graph) if graph.exists() else None) == before
     assert (tmp_path / "folder").exists() == (before is not None)

@@ -38,6 +38,9 @@ app.command(export)
 app.command(synth)
 
 
+_WHOLE = "what is on disk is whole: as it was before, or as it was to be"
+
+
 class _Terminated(BaseException):
     """SIGTERM, as an exception, so that what is half done is cleaned up on the way out."""
 
@@ -57,10 +60,10 @@ def run(arguments: list[str]) -> int:
         _say(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        _say("interrupted; nothing was changed")
+        _say(f"interrupted; {_WHOLE}")
         return 130
     except _Terminated:
-        _say("terminated; nothing was changed")
+        _say(f"terminated; {_WHOLE}")
         return 143
     except BrokenPipeError:
         # The reader of our output has gone: that is its right.

@@ -267,7 +267,7 @@ def parquet_source(paths: list[Path], reading: Reading) -> TableSource:
                     first_row, read_rows = read_rows + 1, read_rows + batch.num_rows
                     read_bytes = done_bytes + size * read_rows // max(file.metadata.num_rows, 1)
                     yield _Piece(batch, str(path), first_row, read_bytes)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise BadInput(f"{path} is broken or cut off: {_first_line(error)}") from None
             done_bytes += size
 
@@ -277,8 +277,11 @@ def parquet_source(paths: list[Path], reading: Reading) -> TableSource:
 
 def _opened_parquet(path: Path) -> Any:
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+        file = pq.ParquetFile(path)
+        # Names are decoded only when they are asked for.
+        assert file.schema_arrow.names is not None
+        return file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no Parquet file, or a broken one: {_first_line(error)}") from None
 
 
@@ -301,7 +304,7 @@ def arrow_source(paths: list[Path], reading: Reading) -> TableSource:
                     batch.validate(full=True)
                     yield _Piece(batch.select(columns), str(path), first_row)
                     first_row += batch.num_rows
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise BadInput(f"{path} is broken or cut off: {_first_line(error)}") from None
 
     return TableSource(str(paths[0]), schema, pieces, reading)

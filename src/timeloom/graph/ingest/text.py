@@ -19,7 +19,6 @@ from timeloom.graph.ingest import tokens
 from timeloom.graph.ingest.fields import SLOW, Int8s, copy_names, read_fields
 from timeloom.graph.ingest.files import TextFile, lines_of
 from timeloom.graph.ingest.layout import Layout, Samples, Texts, cut, find_layout, kind_of_line, speaks
-from timeloom.graph.ingest.layout import column_places as column_places
 from timeloom.graph.ingest.rows import Account, BadPlace, BadRows, Reading, RowBlock
 from timeloom.graph.ingest.tokens import MOST_SECONDS, Bytes, Form, Int32s, Reason, Role
 from timeloom.graph.keys import Float64s, Int64s
