@@ -71,7 +71,6 @@ class ArrayWriter:
 
     def __init__(self, path: Path, dtype: str, row_shape: tuple[int, ...] = ()) -> None:
         self._path, self._dtype, self._row_shape = path, dtype, row_shape
-        self._row_bytes = int(np.prod(row_shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         self._hash = xxhash.xxh3_128()
         self.num_rows = 0
         self._file = path.open("xb", buffering=0)

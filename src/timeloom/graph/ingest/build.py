@@ -104,11 +104,12 @@ class Builder:
             tail=before.tail,
         )  # fmt: skip
         buckets = _Buckets(self._store, events, self._rules.follow_life, len(before.tail.key), first, self._budget)
-        total = runs.num_rows
+        total, done = runs.num_rows, 0
         for rows in runs.merged(max(self._budget.share(0.12) // _CHANGE_BYTES, 1)):
             buckets.add(follower.follow(rows))
             self._keep(follower)
-            self._progress("following edges", buckets.seen_rows(len(rows["key"])), total, total)
+            done += len(rows["key"])
+            self._progress("following edges", done, total, done)
         buckets.add(follower.end())
         self._keep(follower)
         self._settle(follower.counts, total)
@@ -247,17 +248,12 @@ class _Buckets:
         most[: max(life, 1)] += num_before
         room = max(budget.share(0.2) // _CHANGE_BYTES, 1)
         self._bucket_of = _groups_of(most, room)
-        self._first, self._rows_seen = first, 0
+        self._first = first
         count = int(self._bucket_of[-1]) + 1
         self._spill = Spill(store.scratch, "changes", budget.share(0.2))
         self._buckets: list[list[Block]] = [[] for _ in range(count)]
         self.num_changes, self.net_edges = np.zeros(len(events), np.int64), np.zeros(len(events), np.int64)
         self.weighted = False
-
-    def seen_rows(self, more: int) -> int:
-        """Count rows for the progress bar."""
-        self._rows_seen += more
-        return self._rows_seen
 
     def add(self, changes: Changes) -> None:
         """Take changes sorted by edge."""

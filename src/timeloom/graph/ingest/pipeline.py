@@ -167,32 +167,41 @@ def put_attributes(
     features: dict[str, Any] = attributes.spec or {"kind": "none"}
     if attributes.features is not None:
         features = {"kind": "stored"}
-        by_snapshot = f"s{segment}.features" if attributes.features.ndim == 3 else "features.fixed"
-        _put_values(store, by_snapshot, attributes.features.astype(np.float32), place, len(ranks), 0.0)
+        by_snapshot = attributes.features.ndim == 3
+        name = f"s{segment}.features" if by_snapshot else "features.fixed"
+        _put_values(store, name, attributes.features.astype(np.float32), place, ranks, 0.0, by_snapshot=by_snapshot)
     elif attributes.feature_classes is not None:
         classes, names = attributes.feature_classes
         features = {"kind": "one_hot", "classes": names}
-        _put_values(store, "features.classes", classes, place, len(ranks), -1)
+        _put_values(store, "features.classes", classes, place, ranks, -1, by_snapshot=False)
     labels: dict[str, Any] = {"kind": "none"}
     if attributes.labels is not None:
         is_class = attributes.labels.dtype.kind == "i"
         labels = {"kind": "class", "classes": list(attributes.classes)} if is_class else {"kind": "value"}
-        by_snapshot = f"s{segment}.labels" if attributes.labels.ndim == 2 else "labels.fixed"
-        _put_values(store, by_snapshot, attributes.labels, place, len(ranks), -1 if is_class else np.nan)
+        by_snapshot = attributes.labels.ndim == 2
+        name = f"s{segment}.labels" if by_snapshot else "labels.fixed"
+        unknown = -1 if is_class else np.nan
+        _put_values(store, name, attributes.labels, place, ranks, unknown, by_snapshot=by_snapshot)
     if attributes.present is not None:
         store.put("nodes.present", _stays([ranks[codes] for codes in present], len(ranks)))
     return {"features": features, "labels": labels}
 
 
 def _put_values(
-    store: StoreWriter, name: str, values: np.ndarray, place: Int64s, num_nodes: int, unknown: float
+    store: StoreWriter,
+    name: str,
+    values: np.ndarray,
+    place: Int64s,
+    ranks: Int64s,
+    unknown: float,
+    *,
+    by_snapshot: bool,
 ) -> None:
-    """Write values by node: once, or (segment arrays) a block for each snapshot."""
-    by_snapshot = name.startswith("s")
+    """Write values by node: once, or a block for each snapshot."""
     listed = values.shape[1 if by_snapshot else 0]
     if listed != len(place):
         raise BadInput(f"{name} has {listed} rows, but {len(place)} nodes are listed")
-    shape = (num_nodes, *values.shape[2 if by_snapshot else 1 :])
+    shape = (len(ranks), *values.shape[2 if by_snapshot else 1 :])
     writer = store.open(name, values.dtype.str, shape if by_snapshot else shape[1:])
     for row in values if by_snapshot else values[None]:
         out = np.full(shape, unknown, values.dtype)
