@@ -1,5 +1,9 @@
 # Each target first makes .venv; scripts/bootstrap.py returns at once when there is nothing to do.
 PYTHON ?= python3
+# The build of torch that is installed before all else; pyproject.toml takes any from 2.10 on. Where a GPU is to be
+# used, or pip offers several builds, name the right one: make test TORCH="torch==2.13.0+cpu".
+TORCH ?= torch==2.13.0
+export TORCH
 MAKEFLAGS += --no-print-directory
 .PHONY: help venv demo test test-slow check bench clean
 

@@ -19,6 +19,7 @@ PYTHON = VENV / "bin" / "python"
 MADE_IN = VENV / "made-in.txt"
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14", "python3", "python")
 NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 11))"
+TORCH = os.environ.get("TORCH") or "torch==2.13.0"
 
 
 def main() -> None:
@@ -65,6 +66,8 @@ def install(extras: str, stamp: Path) -> None:
             old.unlink()
     say(f"installing timeloom[{extras}] and what it needs into .venv (the first time takes a minute or two)")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    # First and pinned: a range among our dependencies must never be what chooses the build of torch.
+    run([*pip, TORCH], f"pip could not install {TORCH}, its own words are above; name another with TORCH=...")
     run([*pip, "--editable", f"{ROOT}[{extras}]"], "pip could not install timeloom, its own words are above")
     partial = stamp.with_suffix(".partial")
     partial.write_text(stamp_text())

@@ -5,8 +5,11 @@ TimeloomError            1   anything below; `exit_code` is what the command end
 ├── BadInput             3   a source of data that cannot be read as asked
 │   └── BadRow           3   ... because of one row: file, line and column are named
 ├── BadStore             4   a graph on disk that is missing, broken, of another version or in use
+│   └── BadRun           4   ... or a run directory
 ├── TooLarge             5   more memory or disk is needed than was allowed
-└── DownloadFailed       6   a file that could not be fetched, or is not the file that was meant
+├── DownloadFailed       6   a file that could not be fetched, or is not the file that was meant
+├── Diverged             7   a loss or a gradient that is no longer a number
+└── Interrupted         75   a run that was asked to stop and was saved: go on with --resume
 
 Ctrl-C ends a command with 130, SIGTERM with 143.
 """
@@ -42,6 +45,10 @@ class BadStore(TimeloomError):
     exit_code = 4
 
 
+class BadRun(BadStore):
+    """A run directory that is missing, broken or in use."""
+
+
 class TooLarge(TimeloomError):
     """More memory or disk is needed than was allowed."""
 
@@ -52,3 +59,15 @@ class DownloadFailed(TimeloomError):
     """A file that could not be fetched, or is not the file that was meant."""
 
     exit_code = 6
+
+
+class Diverged(TimeloomError):
+    """A loss or a gradient that is no longer a number."""
+
+    exit_code = 7
+
+
+class Interrupted(TimeloomError):
+    """A run that was asked to stop and was saved: go on with --resume."""
+
+    exit_code = 75

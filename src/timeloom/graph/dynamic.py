@@ -233,6 +233,11 @@ class DynamicGraph:
         return np.asarray(segment.array(name)[t - segment.first])
 
     @property
+    def num_edge_types(self) -> int:
+        """How many types edges have (0: none)."""
+        return len(self.type_ids) if self.layout.type_bits else 0
+
+    @property
     def features(self) -> Features:
         """The features of the nodes, by snapshot."""
         return open_features(self)

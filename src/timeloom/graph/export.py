@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig
 from timeloom.graph.dynamic import DynamicGraph
@@ -41,10 +42,7 @@ def export(
     Times of a real clock are timestamps, unless some lie outside the years 1 to 9999: all are then whole numbers.
     """
     out = Path(path)
-    if out.is_dir():
-        raise BadConfig(f"{out} is a folder: give the name of a Parquet file")
-    if out.exists() and not overwrite:
-        raise BadConfig(f"{out} exists already: give another --out, or --overwrite to replace it")
+    _refuse_in_the_way(out, overwrite=overwrite)
     aside = out.with_name(out.name + ".partial")
     columns = _Columns(graph)
     try:
@@ -55,6 +53,26 @@ def export(
     finally:
         aside.unlink(missing_ok=True)
     return num_rows
+
+
+def write_columns(path: Path, columns: dict[str, NDArray[Any] | list[str]], *, overwrite: bool) -> None:
+    """Write columns of equal length as one Parquet file; ``path`` is then whole, or as it was before."""
+    _refuse_in_the_way(path, overwrite=overwrite)
+    aside = path.with_name(path.name + ".partial")
+    try:
+        pq.write_table(pa.table(columns), aside, compression="zstd")
+        aside.replace(path)
+    except OSError as error:
+        raise BadConfig(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _refuse_in_the_way(path: Path, *, overwrite: bool) -> None:
+    if path.is_dir():
+        raise BadConfig(f"{path} is a folder: give the name of a Parquet file")
+    if path.exists() and not overwrite:
+        raise BadConfig(f"{path} exists already: give another --out, or --overwrite to replace it")
 
 
 def _write(

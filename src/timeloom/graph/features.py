@@ -5,15 +5,18 @@ Shape letters: N nodes, F features, T snapshots.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from timeloom.graph.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from timeloom.graph.dynamic import DynamicGraph
 
 Float32s = NDArray[np.float32]
+DegreeKind = Literal["raw", "log"]
 
 
 class Features(Protocol):
@@ -29,6 +32,11 @@ class Features(Protocol):
         """Whether every snapshot has the same features."""
         ...
 
+    @property
+    def degrees(self) -> DegreeKind | None:
+        """Which degrees the features are, where that is all they are: they can then be made of a snapshot at hand."""
+        ...
+
     def at(self, t: int) -> Float32s:
         """Return the [N, F] features of snapshot t."""
         ...
@@ -38,6 +46,7 @@ class NoFeatures:
     """No features at all."""
 
     num_features, fixed = 0, True
+    degrees: DegreeKind | None = None
 
     def __init__(self, num_nodes: int) -> None:
         self._num_nodes = num_nodes
@@ -47,24 +56,31 @@ class NoFeatures:
         return np.empty((self._num_nodes, 0), np.float32)
 
 
+def degree_rows(snapshot: Snapshot, *, log: bool) -> Float32s:
+    """Return the weighted in-degree and out-degree of each node, or log(1 + |degree|) with the degree's sign."""
+    degrees = np.stack(snapshot.degrees(), axis=1)
+    return (np.copysign(np.log1p(np.abs(degrees)), degrees) if log else degrees).astype(np.float32)
+
+
 class DegreeFeatures:
-    """The weighted in-degree and out-degree of each node, or log(1 + |degree|) with the degree's sign."""
+    """The degrees of each node, raw or as logarithms."""
 
     num_features, fixed = 2, False
 
     def __init__(self, graph: DynamicGraph, *, log: bool) -> None:
-        self._graph, self._log = graph, log
+        self._graph = graph
+        self.degrees: DegreeKind | None = "log" if log else "raw"
 
     def at(self, t: int) -> Float32s:
         """Return the degrees in snapshot t."""
-        degrees = np.stack(self._graph.snapshot(t).degrees(), axis=1)
-        return (np.copysign(np.log1p(np.abs(degrees)), degrees) if self._log else degrees).astype(np.float32)
+        return degree_rows(self._graph.snapshot(t), log=self.degrees == "log")
 
 
 class RandomFeatures:
     """Standard normal numbers that depend on the seed and the node alone."""
 
     fixed = True
+    degrees: DegreeKind | None = None
 
     def __init__(self, num_nodes: int, num_features: int, seed: int) -> None:
         self._num_nodes, self.num_features, self._seed = num_nodes, num_features, seed
@@ -77,6 +93,8 @@ class RandomFeatures:
 
 class StoredFeatures:
     """Numbers that came with the data, once for all snapshots or for each."""
+
+    degrees: DegreeKind | None = None
 
     def __init__(self, graph: DynamicGraph, name: str) -> None:
         self._graph, self._name = graph, name
@@ -99,6 +117,7 @@ class OneHotFeatures:
     """One feature for each value of a column: 1 for a node's own value (class -1: all 0)."""
 
     fixed = True
+    degrees: DegreeKind | None = None
 
     def __init__(self, graph: DynamicGraph, num_features: int) -> None:
         self._graph, self.num_features = graph, num_features
@@ -127,16 +146,28 @@ def open_features(graph: DynamicGraph) -> Features:
     return NoFeatures(graph.num_nodes)
 
 
-class Labels:
+class Labels(Protocol):
     """The labels of all nodes: a class (-1: unknown) or a value (NaN: unknown), fixed or by snapshot."""
+
+    kind: str
+    """`none`, `class` or `value`."""
+    classes: list[str]
+    """The names of the classes; a class is a place in this list."""
+    fixed: bool
+
+    def at(self, t: int) -> NDArray[Any]:
+        """Return the [N] classes (int64) or values (float64) of snapshot t."""
+        ...
+
+
+class StoredLabels:
+    """Labels that came with the data."""
 
     def __init__(self, graph: DynamicGraph) -> None:
         self._graph = graph
         spec = graph.store.manifest["labels"]
         self.kind: str = spec["kind"]
-        """`none`, `class` or `value`."""
         self.classes: list[str] = spec.get("classes", [])
-        """The names of the classes; a class is a place in this list."""
         self.fixed = "labels.fixed" in graph.store
 
     def at(self, t: int) -> NDArray[Any]:
@@ -152,4 +183,4 @@ class Labels:
 
 def open_labels(graph: DynamicGraph) -> Labels:
     """Return the labels that a graph's manifest names."""
-    return Labels(graph)
+    return StoredLabels(graph)

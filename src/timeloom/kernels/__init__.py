@@ -1,0 +1,1 @@
+"""What can be computed of one graph in one process: tensors in, tensors out."""

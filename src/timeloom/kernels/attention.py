@@ -1,0 +1,111 @@
+"""Attention over a node's incoming edges: a softmax a row, several heads, forward and backward.
+
+The gradient is written by hand, so that nothing of the size edges x features is ever kept, and the sums run in a fixed
+order. Weights of edges are not used; parallel edges count as several neighbours.
+
+Shape letters: E edges, N nodes, H heads, D features of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, leaky_relu
+
+from timeloom.kernels.aggregate import bag
+from timeloom.kernels.edges import Edges
+
+
+def attend(
+    edges: Edges, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, loop_N: Tensor | None, slope: float
+) -> Tensor:
+    """Return, for each node, the mean of its neighbours' values weighed by softmax(leaky_relu(sent + received)).
+
+    ``loop_N`` is 1 where a node also attends to itself. A node that attends to nobody gets 0.
+    """
+    loops = value_NHD.new_zeros(edges.num_nodes) if loop_N is None else loop_N.to(value_NHD.dtype)
+    seen: Tensor = _Attend.apply(value_NHD, sent_NH, received_NH, edges, loops, slope)  # type: ignore[no-untyped-call]
+    return seen
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, edges: Edges, loop_N: Tensor, slope: float
+    ) -> Tensor:
+        source, target = edges.into.neighbours_E, edges.into.row_of_edges
+        logit_EH = sent_NH.index_select(0, source) + received_NH.index_select(0, target)
+        own_NH = leaky_relu(sent_NH + received_NH, slope)
+        logit_EH = leaky_relu(logit_EH, slope)
+        most_NH = _row_maxima(edges, logit_EH, own_NH, loop_N)
+        share_EH = torch.exp(logit_EH - most_NH.index_select(0, target))
+        # A node without a loop gets no share of its own, however large its own logit is.
+        own_share_NH = torch.where(loop_N[:, None] > 0, torch.exp(own_NH - most_NH), 0.0)
+        total_NH = _sum_by_target(edges, share_EH) + own_share_NH
+        inverse_NH = torch.where(total_NH > 0, 1.0 / total_NH, 0.0)
+        share_EH = share_EH * inverse_NH.index_select(0, target)
+        own_share_NH = own_share_NH * inverse_NH
+        seen_NHD = _weighed(edges, value_NHD, share_EH) + own_share_NH[:, :, None] * value_NHD
+        ctx.edges, ctx.slope = edges, slope
+        ctx.save_for_backward(value_NHD, sent_NH, received_NH, share_EH, own_share_NH, seen_NHD)
+        return seen_NHD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_NHD,) = gradients
+        value_NHD, sent_NH, received_NH, share_EH, own_share_NH, seen_NHD = ctx.saved_tensors
+        edges: Edges = ctx.edges
+        source, target = edges.into.neighbours_E, edges.into.row_of_edges
+        # d softmax: share * (what this neighbour would add - what was seen), both along the gradient.
+        along_NH = (grad_NHD * seen_NHD).sum(2)
+        along_EH = torch.stack(
+            [_dot(grad_NHD[:, head], target, value_NHD[:, head], source) for head in range(value_NHD.shape[1])], 1
+        )
+        d_logit_EH = share_EH * (along_EH - along_NH.index_select(0, target))
+        d_own_NH = own_share_NH * ((grad_NHD * value_NHD).sum(2) - along_NH)
+        raw_EH = sent_NH.index_select(0, source) + received_NH.index_select(0, target)
+        d_logit_EH = torch.where(raw_EH > 0, d_logit_EH, d_logit_EH * ctx.slope)
+        d_own_NH = torch.where(sent_NH + received_NH > 0, d_own_NH, d_own_NH * ctx.slope)
+        d_value_NHD = _weighed_back(edges, grad_NHD, share_EH) + own_share_NH[:, :, None] * grad_NHD
+        d_sent_NH = bag(d_logit_EH, edges.order_E, edges.out_of.starts_M, None) + d_own_NH
+        d_received_NH = _sum_by_target(edges, d_logit_EH) + d_own_NH
+        return d_value_NHD, d_sent_NH, d_received_NH, None, None, None
+
+
+def _sum_by_target(edges: Edges, values_EH: Tensor) -> Tensor:
+    return bag(values_EH, edges.places, edges.into.starts_M, None)
+
+
+def _row_maxima(edges: Edges, logit_EH: Tensor, own_NH: Tensor, loop_N: Tensor) -> Tensor:
+    """Return the largest logit of each row, its own included where it attends to itself (0 for an empty row)."""
+    if not len(edges):
+        return torch.where(loop_N[:, None] > 0, own_NH, 0.0)
+    starts = edges.into.starts_M
+    most_NH = embedding_bag(edges.places, logit_EH.contiguous(), starts, mode="max", include_last_offset=True)
+    empty_N1 = (starts[1:] == starts[:-1])[:, None]
+    with_own_NH = torch.where(empty_N1, own_NH, torch.maximum(most_NH, own_NH))
+    return torch.where(loop_N[:, None] > 0, with_own_NH, most_NH)
+
+
+def _weighed(edges: Edges, value_NHD: Tensor, share_EH: Tensor) -> Tensor:
+    rows = edges.into
+    heads = [
+        bag(value_NHD[:, head], rows.neighbours_E, rows.starts_M, share_EH[:, head].contiguous())
+        for head in range(value_NHD.shape[1])
+    ]
+    return torch.stack(heads, 1)
+
+
+def _weighed_back(edges: Edges, grad_NHD: Tensor, share_EH: Tensor) -> Tensor:
+    rows, share_EH = edges.out_of, share_EH.index_select(0, edges.order_E)
+    heads = [
+        bag(grad_NHD[:, head], rows.neighbours_E, rows.starts_M, share_EH[:, head].contiguous())
+        for head in range(grad_NHD.shape[1])
+    ]
+    return torch.stack(heads, 1)
+
+
+def _dot(left_ND: Tensor, left_E: Tensor, right_ND: Tensor, right_E: Tensor) -> Tensor:
+    return (left_ND.index_select(0, left_E) * right_ND.index_select(0, right_E)).sum(1)

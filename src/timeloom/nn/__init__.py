@@ -1,0 +1,1 @@
+"""Models: written once, for one process, knowing no rank and no system."""

@@ -1,0 +1,54 @@
+"""`mpnn_lstm`: convolutions on top of each other, then two LSTMs (Panagopoulos et al.; FlareDTDG's model)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from timeloom.kernels.norms import Norm
+from timeloom.nn.layers import Convolution, Lstm
+from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
+from timeloom.nn.settings import ModelSettings
+
+
+class MpnnLstm(Model):
+    """``x_i = BN(relu(P_t x_{i-1} W_i))``, then ``[x_1, x_2, ..] -> LSTM -> LSTM``; output ``[h_1, h_2, X]``.
+
+    `jump`, `skip` and `batch_norm` are as in the authors' code when true; FlareDTDG's public code has none of them.
+    """
+
+    def __init__(self, num_in: int, settings: ModelSettings, norm: Norm) -> None:
+        super().__init__()
+        hidden, depth = settings.hidden, settings.layers
+        self._jump, self._skip, self._hidden = settings.jump, settings.skip, hidden
+        self.hops = depth
+        self.sees_all = settings.batch_norm
+        self.out_size = 2 * hidden + (num_in if settings.skip else 0)
+        self.convolutions = nn.ModuleList(
+            Convolution(hidden if place else num_in, hidden, norm) for place in range(depth)
+        )
+        self.norms = nn.ModuleList(
+            nn.BatchNorm1d(hidden, track_running_stats=True) if settings.batch_norm else nn.Identity()
+            for _ in range(depth)
+        )
+        self.first = Lstm(hidden * depth if settings.jump else hidden, hidden)
+        self.second = Lstm(hidden, hidden)
+
+    def memory(self) -> Memory:
+        """Return output and memory of both LSTMs."""
+        return tuple(PerNode(name, (self._hidden,)) for name in ("h1", "c1", "h2", "c2"))
+
+    def encode(self, view: View, x_NF: Tensor) -> Rows:
+        """Return the input side of the first LSTM's gates, and what is skipped to the output."""
+        seen: list[Tensor] = []
+        h = x_NF
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            h = norm(torch.relu(convolution(view, h)))
+            seen.append(h)
+        return self.first.see(torch.cat(seen, 1) if self._jump else h), x_NF
+
+    def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
+        """Return both LSTMs' outputs beside the skipped features, and their new states."""
+        h1, c1 = self.first.step(rows[0], state[0], state[1])
+        h2, c2 = self.second.step(self.second.see(h1), state[2], state[3])
+        return torch.cat([h1, h2, rows[1].to(h1.dtype)] if self._skip else [h1, h2], 1), (h1, c1, h2, c2)

@@ -1,0 +1,1 @@
+"""Decisions: what is computed where and when, in numbers and index arrays. No torch."""

@@ -1,0 +1,1 @@
+"""How snapshots become units of work."""

@@ -1,0 +1,41 @@
+"""The words that plans are made of: units, steps and their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """The smallest piece of work: consecutive snapshots that are computed together."""
+
+    first: int
+    last: int
+    """The snapshot after the last one."""
+    targets: tuple[int, ...]
+    """The snapshots whose outputs are asked for."""
+    fresh: bool
+    """The state before ``first`` is the start; else it is what an earlier unit kept."""
+    keep: int = -1
+    """The state after this snapshot is kept for the next unit (-1: none is)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What happens between two updates of the parameters, on all ranks."""
+
+    units: Mapping[int, tuple[Unit, ...]]
+    """The units of each rank."""
+    ends_epoch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a step came to."""
+
+    loss: float
+    seconds: float
+
+
+Plan = Generator[Step, Outcome, None]

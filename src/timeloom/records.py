@@ -1,0 +1,402 @@
+"""What a run leaves behind: the run directory and its records.
+
+config.toml     what was asked; written last, so a folder with it is a run
+records.jsonl   what happened, a line each
+checkpoints/    what training can go on from
+report.html     made later from the records
+.lock           held by the one process that trains
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+from timeloom.errors import BadConfig, BadRun, TooLarge
+
+CONFIG, RECORDS, CHECKPOINTS, REPORT = "config.toml", "records.jsonl", "checkpoints", "report.html"
+_LOCK = ".lock"
+_ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A run began: on which graph, and every number that was derived from its configuration."""
+
+    kind: ClassVar[str] = "started"
+    graph: str
+    num_parameters: int
+    derived: dict[str, str | int | float | bool]
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """The parameters were updated once; nodes and edges are those of the snapshots that the step went over."""
+
+    kind: ClassVar[str] = "stepped"
+    epoch: int
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    nodes: int
+    edges: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The model was measured on a split, and so were the baselines that need no training."""
+
+    kind: ClassVar[str] = "evaluated"
+    epoch: int
+    split: str
+    scores: dict[str, float]
+    baselines: dict[str, dict[str, float]]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    """All units were gone over once more."""
+
+    kind: ClassVar[str] = "epoch_ended"
+    epoch: int
+    loss: float
+    learning_rate: float
+    nodes: int
+    edges: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint was written."""
+
+    kind: ClassVar[str] = "saved"
+    checkpoint: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Training went on from a checkpoint."""
+
+    kind: ClassVar[str] = "resumed"
+    checkpoint: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something was told that a person should know."""
+
+    kind: ClassVar[str] = "warned"
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run came to its end, for a reason."""
+
+    kind: ClassVar[str] = "ended"
+    reason: str
+    epochs: int
+    best_epoch: int
+    seconds: float
+
+
+Record = Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended
+_CLASSES: dict[str, type[Record]] = {cls.kind: cls for cls in get_args(Record)}
+_TYPES: dict[str, dict[str, Any]] = {
+    kind: {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
+    for kind, cls in _CLASSES.items()
+}
+
+
+def as_json(record: Record) -> dict[str, Any]:
+    """Return a record as JSON has it; a float that is no number is null."""
+    return {"kind": record.kind, **{field.name: _to_json(getattr(record, field.name)) for field in fields(record)}}
+
+
+def from_json(data: dict[str, Any]) -> Record:
+    """Return the record that `as_json` made this of; null where a float stands is nan."""
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        raise BadRun(f"a record of kind {kind!r} is unknown: use the timeloom that wrote it")
+    types = _TYPES[kind]
+    if odd := sorted({*data, "kind"} ^ {*types, "kind"}):
+        what = "has an unknown" if odd[0] in data else "has no"
+        raise BadRun(f"a record of kind {kind!r} {what} field {odd[0]!r}: use the timeloom that wrote it")
+    return _CLASSES[kind](**{name: _from_json(hint, data[name], f"{kind}.{name}") for name, hint in types.items()})
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _to_json(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _from_json(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) is dict and isinstance(value, dict):
+        return {key: _from_json(get_args(hint)[1], one, f"{where}.{key}") for key, one in value.items()}
+    members = () if get_origin(hint) is dict else get_args(hint) or (hint,)
+    if value is None and float in members:
+        return math.nan
+    if type(value) in members:
+        return value
+    if type(value) is int and float in members:
+        return float(value)
+    raise BadRun(f"a record gives {where} as {str(value)[:60]!r}, which it cannot be: restore the records from a copy")
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a run, also of one that is in use; a last line that has no end was never written."""
+    _refuse_no_run(path)
+    with _reading(path / RECORDS):
+        lines = (path / RECORDS).read_bytes().split(b"\n")
+    records: list[Record] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            data = json.loads(line, parse_constant=_refuse_constant)
+            if not isinstance(data, dict):
+                raise ValueError("it is no JSON object")
+            records.append(from_json(data))
+        except (ValueError, RecursionError, BadRun) as error:
+            raise BadRun(
+                f"{path / RECORDS}, line {number} cannot be read ({error}): mend or remove that line"
+            ) from None
+    return records
+
+
+def read_config(path: Path) -> str:
+    """Return the configuration of a run as TOML, also of one that is in use."""
+    _refuse_no_run(path)
+    with _reading(path / CONFIG):
+        return (path / CONFIG).read_bytes().decode()
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+class RunDirectory:
+    """A run that this process, and no other, writes to; leaving the block lets others.
+
+    Make one with `create` or `open`.
+    """
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self._path, self._lock = path, lock
+        self._config_text = read_config(path)
+        with _writing(path):
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
+            _sync_folder(path)
+            shutil.rmtree(path / _REPLACED, ignore_errors=True)
+            (path / _ASIDE).unlink(missing_ok=True)
+            self._file = (path / RECORDS).open("ab", buffering=0)
+            # What a killed process began to write would become a broken line as soon as another one follows.
+            torn = len((path / RECORDS).read_bytes().rpartition(b"\n")[2])
+            self._file.truncate(os.fstat(self._file.fileno()).st_size - torn)
+
+    @classmethod
+    def create(cls, path: Path, config_text: str, *, overwrite: bool) -> Self:
+        """Make a run with this configuration; with ``overwrite`` in place of one that is there."""
+        _refuse_in_the_way(path, overwrite=overwrite)
+        made = [folder for folder in (path, *path.parents) if not folder.exists()]
+        with _writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            for folder in made:
+                _sync_folder(folder.parent)
+        lock = _take_lock(path)
+        try:
+            # Another process may have made a run since.
+            _refuse_in_the_way(path, overwrite=overwrite)
+            with _writing(path):
+                _make(path, config_text)
+            return cls(path, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Go on with a run."""
+        _refuse_no_run(path)
+        lock = _take_lock(path)
+        try:
+            return cls(path, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._path
+
+    @property
+    def config_text(self) -> str:
+        """The configuration, as TOML."""
+        return self._config_text
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._path / CHECKPOINTS
+
+    def append(self, record: Record) -> None:
+        """Write a line; whoever reads the file from now on finds it."""
+        line = memoryview(json.dumps(as_json(record), allow_nan=False).encode() + b"\n")
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            with _writing(self._path):
+                while line:
+                    line = line[self._file.write(line) :]
+        except BaseException:
+            # Half a line must not stay: the next record would be written behind it.
+            self._file.truncate(before)
+            raise
+
+    def records(self) -> list[Record]:
+        """Return all records."""
+        return read(self._path)
+
+    def size(self) -> int:
+        """Force all records to disk and return how many bytes they take, for a later `truncate`."""
+        with _writing(self._path):
+            os.fsync(self._file.fileno())
+        return os.fstat(self._file.fileno()).st_size
+
+    def truncate(self, size: int) -> None:
+        """Forget what was recorded since there were so many bytes: the work is going to be done again."""
+        with _reading(self._path / RECORDS):
+            kept = (self._path / RECORDS).read_bytes()[: max(size, 0)]
+        if len(kept) != size or not (kept.endswith(b"\n") or size == 0):
+            raise BadRun(
+                f"{self._path / RECORDS} has no line that ends at byte {size}, where the checkpoint was saved: "
+                "the file was altered; restore it from a copy"
+            )
+        with _writing(self._path):
+            self._file.truncate(size)
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Let other processes write."""
+        self._file.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else "") or error
+        raise BadRun(f"{path} cannot be read ({why}): restore it from a copy") from None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            raise TooLarge(f"run {path}: {error.strerror} while writing; free some disk space and try again") from None
+        raise BadRun(
+            f"run {path} cannot be written ({error.strerror}): make it writable, or use another folder"
+        ) from None
+
+
+def _refuse_no_run(path: Path) -> None:
+    if not path.is_dir():
+        found = "is a file" if path.exists() else "does not exist"
+        raise BadRun(f"run {path} {found}: give the folder of a run, or start one")
+    for name in (CONFIG, RECORDS):
+        if not (path / name).is_file():
+            raise BadRun(f"{path} has no {name}, so it is not a run: give the folder of a run, or start one")
+
+
+def _refuse_in_the_way(path: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds what must not be replaced; what a killed `create` left is in nobody's way."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise BadConfig(f"run {path} is a file: give another folder")
+    with _reading(path):
+        found = set(os.listdir(path))
+    if {CONFIG, RECORDS} <= found:
+        if not overwrite:
+            raise BadConfig(
+                f"run {path} exists already: give another folder, or --overwrite to replace it, or --resume"
+            )
+        return
+    empty = not any((path / name).stat().st_size for name in {RECORDS} & found)
+    if not (found <= {_LOCK, _ASIDE, RECORDS} and empty):
+        raise BadConfig(f"{path} exists and is no run: it will not be replaced; give another folder")
+
+
+def _make(path: Path, config_text: str) -> None:
+    """Write a new run; of one that was there the records, the checkpoints and the report are removed first."""
+    shutil.rmtree(path / _REPLACED, ignore_errors=True)
+    if (path / CHECKPOINTS).exists():
+        # Killed while it removes them, this leaves no folder in which some checkpoints are half there.
+        os.rename(path / CHECKPOINTS, path / _REPLACED)
+    (path / REPORT).unlink(missing_ok=True)
+    _write(path / RECORDS, "")
+    _write(path / _ASIDE, config_text)
+    _sync_folder(path)
+    os.replace(path / _ASIDE, path / CONFIG)
+    _sync_folder(path)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _take_lock(path: Path) -> int:
+    with _writing(path):
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise BadRun(f"run {path} is in use by another process: wait for it to end, or end it") from None
+        raise BadRun(f"run {path} cannot be locked ({error.strerror}): use a folder on a local disk") from None
+    return lock
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

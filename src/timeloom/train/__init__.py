@@ -1,0 +1,1 @@
+"""Where plans, models and processes are joined: training, evaluation, prediction."""

@@ -1,0 +1,222 @@
+"""What the loop is fed of each snapshot: the view, the input rows and the labels, kept in memory as far as allowed.
+
+Shape letters: N nodes, F features, L lags.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from timeloom.errors import BadConfig
+from timeloom.graph.features import Float32s, degree_rows
+from timeloom.graph.keys import Float64s
+from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
+from timeloom.train.localise import WholeView
+from timeloom.train.settings import InputSettings
+
+_SNAPSHOTS_AT_HAND = 4
+_SNAPSHOTS_FOR_SCALES = 64
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What inputs and targets are shifted and divided by; from training alone (SPEC section 10)."""
+
+    mean_F: Float64s
+    deviation_F: Float64s
+    target_mean: float
+    target_deviation: float
+    change_deviation: float
+    """Of the change from the last known value to the target."""
+
+
+class Kept(Generic[V]):
+    """What was made for the first snapshots asked for, up to a size; a sweep over all of them then finds some of them.
+
+    (Keeping the latest instead would keep nothing that the next sweep still finds.)
+    """
+
+    def __init__(self, room: list[int]) -> None:
+        self._room, self._made = room, dict[int, V]()
+
+    def get(self, t: int) -> V | None:
+        """Return what was made for snapshot t, or None."""
+        return self._made.get(t)
+
+    def offer(self, t: int, made: V, num_bytes: int) -> V:
+        """Keep it if there is room."""
+        if num_bytes <= self._room[0]:
+            self._room[0] -= num_bytes
+            self._made[t] = made
+        return made
+
+
+class Feed:
+    """A graph as tensors, snapshot by snapshot."""
+
+    def __init__(
+        self, graph: GraphLike, task: TaskSettings, inputs: InputSettings, *, dtype: torch.dtype, device: torch.device,
+        cache_bytes: int,
+    ) -> None:  # fmt: skip
+        self.graph, self._task, self._inputs = graph, task, inputs
+        self.dtype, self.device = dtype, device
+        self._at_hand: OrderedDict[int, Snapshot] = OrderedDict()
+        room = [cache_bytes]
+        self._views, self._rows, self._labels = Kept[WholeView](room), Kept[Tensor](room), Kept[NDArray[Any]](room)
+        self._fixed: Tensor | None = None
+        self.scales: Scales | None = None
+        self.features = self._resolved(inputs.features)
+        self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
+        self._refuse_impossible()
+
+    def _resolved(self, asked: str) -> str:
+        """Return which features are shown, where `auto` was asked for."""
+        if asked != "auto":
+            return asked
+        if self.graph.features.num_features:
+            return "graph"
+        return "none" if self._task.name == "signal" and self._inputs.lags != 0 else "log_degree"
+
+    def _refuse_impossible(self) -> None:
+        name, kind = self.graph.name, self.graph.labels.kind
+        wanted = {"signal": "value", "classes": "class"}.get(self._task.name)
+        if wanted is not None and kind != wanted:
+            raise BadConfig(
+                f"task.name={self._task.name} needs a graph whose labels are of kind {wanted}, but those of {name!r} "
+                f"are of kind {kind}: ingest it with --labels, or choose another task"
+            )
+        if self.features == "graph" and not self.graph.features.num_features:
+            raise BadConfig(
+                f"inputs.features=graph: {name!r} has no features; use log_degree, or ingest with --features"
+            )
+        if self.lags and self._task.name not in ("signal", "degree"):
+            raise BadConfig(
+                f"inputs.lags={self.lags} shows past values, but task.name={self._task.name} has none: leave lags out"
+            )
+        if self.num_features == 0:
+            raise BadConfig(f"a model of {name!r} would be shown nothing: give inputs.features or inputs.lags")
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers a model is shown of each node."""
+        own = {"graph": self.graph.features.num_features, "none": 0}.get(self.features, 2)
+        return own + self.lags
+
+    @property
+    def _unchanging(self) -> bool:
+        """Whether every snapshot has the same rows."""
+        return self.features == "graph" and self.graph.features.fixed and not self.lags
+
+    @property
+    def known_behind(self) -> int:
+        """How many snapshots before the present one the last known label lies: 1 where the present one is asked for."""
+        return 0 if self._task.ahead else 1
+
+    def snapshot(self, t: int) -> Snapshot:
+        """Return snapshot t; the last few are at hand."""
+        found = self._at_hand.pop(t, None)
+        self._at_hand[t] = self.graph.snapshot(t) if found is None else found
+        if len(self._at_hand) > _SNAPSHOTS_AT_HAND:
+            self._at_hand.popitem(last=False)
+        return self._at_hand[t]
+
+    def view(self, t: int) -> WholeView:
+        """Return what a model sees of snapshot t."""
+        if (kept := self._views.get(t)) is not None:
+            return kept
+        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device)
+        # What norms add to a view comes later: two numbers a node.
+        return self._views.offer(t, view, view.num_bytes + 16 * view.num_nodes)
+
+    def rows(self, t: int) -> Tensor:
+        """Return the [N, F] input rows of snapshot t."""
+        if self._fixed is not None:
+            return self._fixed
+        if (kept := self._rows.get(t)) is not None:
+            return kept
+        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype).to(self.device)
+        if self._unchanging:
+            self._fixed = made
+            return made
+        return self._rows.offer(t, made, made.numel() * made.element_size())
+
+    def _scaled(self, raw: Float32s) -> NDArray[Any]:
+        if self.scales is None:
+            return np.nan_to_num(raw)
+        # A number that is not known becomes the mean.
+        return np.nan_to_num((raw - self.scales.mean_F) / self.scales.deviation_F)
+
+    def raw(self, t: int) -> Float32s:
+        """Return the [N, F] rows before scaling; NaN where a label is not known."""
+        parts: list[NDArray[Any]] = []
+        features = self.graph.features
+        if self.features == "graph" and features.degrees is None:
+            parts.append(features.at(t))
+        elif self.features != "none":
+            log = self.features == "log_degree" or (self.features == "graph" and features.degrees == "log")
+            parts.append(degree_rows(self.snapshot(t), log=log))
+        parts.extend(self.label_before(t, lag)[:, None].astype(np.float32) for lag in range(self.lags))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
+
+    def label_before(self, t: int, lag: int = 0) -> NDArray[Any]:
+        """Return the last labels known when snapshot t is seen, or those ``lag`` snapshots before them (NaN: none)."""
+        place = t - self.known_behind - lag
+        return self.label(place) if place >= 0 else np.full(self.graph.num_nodes, np.nan)
+
+    def label(self, t: int) -> NDArray[Any]:
+        """Return the label of each node in snapshot t: a value (NaN: unknown) or a class (-1: unknown)."""
+        if (kept := self._labels.get(t)) is not None:
+            return kept
+        made = degree_label(self.snapshot(t)) if self._task.name == "degree" else self.graph.labels.at(t)
+        return self._labels.offer(t, made, made.nbytes)
+
+    def measure(self, train_stop: int) -> Scales:
+        """Return the scales of the snapshots that are for training (of at most 64, evenly spread) and use them."""
+        raw, targets, changes = _Moments(self.num_features), _Moments(1), _Moments(1)
+        values = self._task.name in ("degree", "signal")
+        count = min(train_stop, _SNAPSHOTS_FOR_SCALES)
+        for t in np.unique(np.linspace(0, train_stop - 1, count).astype(int)).tolist():
+            here = self.snapshot(t).alive
+            # Features that never change are read once, with the nodes of the last snapshot.
+            if self._inputs.scale == "standard" and (not self._unchanging or t == train_stop - 1):
+                raw.add(self.raw(t)[here])
+            if values:
+                target, before = self.label(t + self._task.ahead), self.label_before(t)
+                targets.add(target[here, None])
+                changes.add((target - before)[here, None])
+        (mean,), (deviation,) = targets.mean_and_deviation()
+        (change,) = changes.mean_and_deviation()[1]
+        self.scales = Scales(*raw.mean_and_deviation(), float(mean), float(deviation), float(change))
+        return self.scales
+
+
+class _Moments:
+    """Mean and deviation of columns, rows by rows; what is not a number does not count."""
+
+    def __init__(self, num_columns: int) -> None:
+        self._count, self._sum, self._squares = (np.zeros(num_columns) for _ in range(3))
+
+    def add(self, rows: NDArray[Any]) -> None:
+        wide = rows.astype(np.float64)
+        known = np.isfinite(wide)
+        wide = np.where(known, wide, 0.0)
+        self._count += known.sum(0)
+        self._sum += wide.sum(0)
+        self._squares += np.square(wide).sum(0)
+
+    def mean_and_deviation(self) -> tuple[Float64s, Float64s]:
+        """Return both; a column that never varies is divided by 1."""
+        count = np.maximum(self._count, 1)
+        mean = self._sum / count
+        variance = np.maximum(self._squares / count - np.square(mean), 0.0)
+        varies = variance > 1e-12 * np.maximum(np.square(mean), 1e-12)
+        return mean, np.where(varies, np.sqrt(variance), 1.0)

@@ -1,0 +1,104 @@
+"""Predicting the class of each node.
+
+Shape letters: N nodes, H the model's output size, C classes, M nodes that count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from timeloom.graph.keys import Int64s
+from timeloom.graph.tasks import Part, Split, SplitSettings, TaskSettings, node_parts
+from timeloom.nn.heads import Head, NodeHead
+from timeloom.train.feed import Feed
+from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor, balance
+from timeloom.train.metrics import confusion
+
+
+class ClassGoal(Goal):
+    """A class for each node that is there and has a label.
+
+    Where classes never change, nodes are dealt out to training, validation and test: else a model, or a table of last
+    known classes, would be asked for what it was told.
+    """
+
+    metrics = ("accuracy", "macro_f1")
+
+    def __init__(self, feed: Feed, task: TaskSettings, split: Split, shares: SplitSettings, seed: int) -> None:
+        self._feed, self._task, self._split = feed, task, split
+        self.classes = feed.graph.labels.classes
+        by_node = task.node_split == "nodes" or (task.node_split == "auto" and feed.graph.labels.fixed)
+        self._parts = node_parts(feed.graph.num_nodes, shares, seed) if by_node else None
+        self._counts_C: Int64s | None = None
+
+    def head(self, num_in: int, dropout: float) -> Head:
+        """Return a linear map to a number for each class."""
+        return NodeHead(num_in, len(self.classes), dropout=dropout)
+
+    def _nodes(self, t: int, part: Part) -> tuple[Int64s, Int64s]:
+        """Return the nodes of a part that count after snapshot t, and their classes."""
+        classes = self._feed.label(t + self._task.ahead)
+        counts: NDArray[np.bool_] = (classes >= 0) & self._feed.snapshot(t).alive
+        if self._parts is not None:
+            counts = counts & self._parts[part]
+        nodes = np.flatnonzero(counts)
+        return nodes, classes[nodes].astype(np.int64)
+
+    def _training_counts(self) -> Int64s:
+        """Return how often each class occurs in training."""
+        if self._counts_C is None:
+            counts = np.zeros(len(self.classes), np.int64)
+            for t in range(*self._split.of("train")):
+                counts += np.bincount(self._nodes(t, "train")[1], minlength=len(counts))
+            self._counts_C = counts
+        return self._counts_C
+
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+        """Return the mean cross entropy of the nodes of training."""
+        assert isinstance(head, NodeHead)
+        nodes_M, classes_M = self._nodes(seen.t, "train")
+        if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
+            nodes_M, classes_M = nodes_M[chosen], classes_M[chosen]
+        if not len(nodes_M):
+            return None
+        logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
+        logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
+        weight = None
+        if self._task.class_weights == "balanced":
+            weight = torch.from_numpy(balance(self._training_counts(), len(self.classes))).to(logits_MC)
+        return cross_entropy(logits_MC, as_tensor(classes_M, seen.out_NH), weight)
+
+    def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
+        """Add the counts of true and predicted classes."""
+        assert isinstance(head, NodeHead)
+        nodes_M, classes_M = self._nodes(seen.t, part)
+        logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
+        marks.count(confusion(logits_MC.argmax(1).cpu().numpy(), classes_M, len(self.classes)))
+
+    def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
+        """Return `prior` (the commonest class of training) and `persistence` (the last known class of the node)."""
+        marks = {"prior": Marks(), "persistence": Marks()}
+        prior = int(self._training_counts().argmax())
+        latest = np.full(self._feed.graph.num_nodes, prior)
+        for t in range(last):
+            if t - self._feed.known_behind >= 0:
+                known = self._feed.label_before(t)
+                tellable = known >= 0 if self._parts is None else (known >= 0) & self._parts["train"]
+                latest = np.where(tellable, known, latest).astype(np.int64)
+            if t >= first:
+                nodes, classes = self._nodes(t, part)
+                marks["prior"].count(confusion(np.full(len(nodes), prior), classes, len(self.classes)))
+                marks["persistence"].count(confusion(latest[nodes], classes, len(self.classes)))
+        return marks
+
+    def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
+        """Return every node's likeliest class, and the probability of each."""
+        assert isinstance(head, NodeHead)
+        shares_NC = torch.softmax(head(seen.out_NH).double(), 1).cpu().numpy()
+        columns: Columns = {"node": np.arange(len(shares_NC)), "predicted": np.array(self.classes)[shares_NC.argmax(1)]}
+        columns.update({f"p_{name}": shares_NC[:, place] for place, name in enumerate(self.classes)})
+        return columns

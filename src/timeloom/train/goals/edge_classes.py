@@ -1,0 +1,140 @@
+"""Predicting the class of each edge of a coming snapshot: its type, or its sign.
+
+Shape letters: H the model's output size, C classes, P edges.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from timeloom.errors import BadConfig
+from timeloom.graph.keys import Int64s
+from timeloom.graph.tasks import Part, Split, TaskSettings, edge_classes_of
+from timeloom.nn.heads import Head, PairHead
+from timeloom.train.feed import Feed
+from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Marks, Seen, as_tensor, balance, keyed
+from timeloom.train.metrics import confusion
+
+
+class EdgeClassGoal(Goal):
+    """The class of each edge that is there `horizon` snapshots later, from the rows of its ends now."""
+
+    metrics = ("macro_f1", "accuracy")
+
+    def __init__(self, feed: Feed, task: TaskSettings, split: Split, seed: int) -> None:
+        self._feed, self._task, self._split, self._seed = feed, task, split, seed
+        self._kind = self._resolved(task.edge_class)
+        self.classes = ["0 or more", "negative"]
+        if self._kind == "type":
+            self.classes = [f"type {number}" for number in range(feed.graph.num_edge_types)]
+        self._counts_C: Int64s | None = None
+
+    def _resolved(self, asked: str) -> Literal["type", "sign"]:
+        num_types = self._feed.graph.num_edge_types
+        if asked == "type" and not num_types:
+            raise BadConfig(
+                f"task.edge_class=type: the edges of {self._feed.graph.name!r} have no types; ingest it with --type"
+            )
+        return "type" if asked == "type" or (asked == "auto" and num_types) else "sign"
+
+    def head(self, num_in: int, dropout: float) -> Head:
+        """Return a small network of both ends."""
+        return PairHead(num_in, len(self.classes), dropout=dropout)
+
+    def _edges(self, t: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Return sources, targets and classes of the edges that are predicted after snapshot t."""
+        coming = self._feed.snapshot(t + self._task.ahead)
+        return coming.sources, coming.targets, edge_classes_of(coming, self._kind)
+
+    def _training_counts(self) -> Int64s:
+        if self._counts_C is None:
+            counts = np.zeros(len(self.classes), np.int64)
+            for t in range(*self._split.of("train")):
+                counts += np.bincount(self._edges(t)[2], minlength=len(counts))
+            self._counts_C = counts
+        return self._counts_C
+
+    def _logits(self, head: Head, seen: Seen, sources_P: Int64s, targets_P: Int64s) -> Tensor:
+        assert isinstance(head, PairHead)
+        ends = head.ends(seen.out_NH)
+        return head.score(ends, as_tensor(sources_P, seen.out_NH), as_tensor(targets_P, seen.out_NH))
+
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+        """Return the mean cross entropy of the edges to come."""
+        edges = self._edges(seen.t)
+        if (chosen := draw.of(len(edges[0]), seen.t)) is not None:
+            edges = (edges[0][chosen], edges[1][chosen], edges[2][chosen])
+        sources_P, targets_P, classes_P = edges
+        if not len(sources_P):
+            return None
+        logits_PC = self._logits(head, seen, sources_P, targets_P)
+        logits_PC = logits_PC.to(torch.promote_types(logits_PC.dtype, torch.float32))
+        weight = None
+        if self._task.class_weights == "balanced":
+            weight = torch.from_numpy(balance(self._training_counts(), len(self.classes))).to(logits_PC)
+        return cross_entropy(logits_PC, as_tensor(classes_P, seen.out_NH), weight)
+
+    def _scored(self, t: int) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the edges that are scored: all, or so many as allowed, drawn by the seed."""
+        sources_P, targets_P, classes_P = self._edges(t)
+        if not 0 < self._task.most_pairs < len(sources_P):
+            return sources_P, targets_P, classes_P
+        chosen = np.sort(
+            keyed(self._seed, PAIRS_STREAM, t).choice(len(sources_P), self._task.most_pairs, replace=False)
+        )
+        return sources_P[chosen], targets_P[chosen], classes_P[chosen]
+
+    def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
+        """Add the counts of true and predicted classes."""
+        sources_P, targets_P, classes_P = self._scored(seen.t)
+        predicted = self._logits(head, seen, sources_P, targets_P).argmax(1).cpu().numpy()
+        marks.count(confusion(predicted, classes_P, len(self.classes)))
+
+    def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
+        """Return `prior` (the commonest class of training) and `persistence` (the last class seen of the same pair)."""
+        marks = {"prior": Marks(), "persistence": Marks()}
+        prior = int(self._training_counts().argmax())
+        known, classes_of = np.empty(0, np.int64), np.empty(0, np.int64)
+        for t in range(last):
+            now = self._feed.snapshot(t)
+            known, classes_of = _newest(known, classes_of, self._pairs(now.sources, now.targets),
+                                        edge_classes_of(now, self._kind))  # fmt: skip
+            if t >= first:
+                sources_P, targets_P, classes_P = self._scored(t)
+                marks["prior"].count(confusion(np.full(len(classes_P), prior), classes_P, len(self.classes)))
+                told = _looked_up(known, classes_of, self._pairs(sources_P, targets_P), prior)
+                marks["persistence"].count(confusion(told, classes_P, len(self.classes)))
+        return marks
+
+    def _pairs(self, sources_P: Int64s, targets_P: Int64s) -> Int64s:
+        keys: Int64s = sources_P * self._feed.graph.num_nodes + targets_P
+        return keys
+
+    def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
+        """Return the likeliest class, and the probability of each, of given pairs or of the edges seen."""
+        now = self._feed.snapshot(seen.t)
+        sources_P, targets_P = (now.sources, now.targets) if pairs is None else pairs
+        shares_PC = torch.softmax(self._logits(head, seen, sources_P, targets_P).double(), 1).cpu().numpy()
+        predicted = np.array(self.classes)[shares_PC.argmax(1)]
+        columns: Columns = {"source": sources_P, "target": targets_P, "predicted": predicted}
+        columns.update({f"p_{name}": shares_PC[:, place] for place, name in enumerate(self.classes)})
+        return columns
+
+
+def _newest(keys: Int64s, values: Int64s, new_keys: Int64s, new_values: Int64s) -> tuple[Int64s, Int64s]:
+    """Return sorted keys, each once with its newest value; of parallel edges the last one counts."""
+    both = np.concatenate([new_keys[::-1], keys])
+    merged, places = np.unique(both, return_index=True)
+    return merged, np.concatenate([new_values[::-1], values])[places]
+
+
+def _looked_up(keys: Int64s, values: Int64s, wanted: Int64s, otherwise: int) -> Int64s:
+    if not len(keys):
+        return np.full(len(wanted), otherwise)
+    places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[places] == wanted, values[places], otherwise)

@@ -1,0 +1,131 @@
+"""What a task asks of the rows that a model gives after a snapshot.
+
+Shape letters: N nodes, H the model's output size, C classes, M chosen rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from timeloom.graph.keys import Int64s
+from timeloom.graph.tasks import Part
+from timeloom.nn.heads import Head
+from timeloom.train.metrics import Tally, accuracy, macro_f1
+
+Columns = dict[str, NDArray[Any]]
+HELD_OUT_STREAM, PAIRS_STREAM, TRAIN_STREAM = 1, 2, 3
+"""What a keyed generator draws: targets held out, pairs that are scored, negatives of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to predict from after snapshot t."""
+
+    t: int
+    out_NH: Tensor
+    """The model's rows. A node that is absent has the row it had last, one not yet born has 0 (SPEC D1.4)."""
+    born_N: Tensor
+    """bool: which nodes were there up to now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Which targets a loss is taken of, and what random draws are keyed by."""
+
+    seed: int
+    epoch: int
+    side: Literal["all", "fit", "held"] = "all"
+    held_out: float = 0.0
+    """The share of the targets that `held` takes and `fit` leaves."""
+
+    def rng(self, t: int) -> np.random.Generator:
+        """Return the generator for the draws of one snapshot in one epoch."""
+        return keyed(self.seed, TRAIN_STREAM, t, self.epoch)
+
+    def of(self, count: int, t: int) -> NDArray[np.bool_] | None:
+        """Return which of so many targets of snapshot t are meant; None: all. The same in every epoch."""
+        if self.side == "all":
+            return None
+        held = keyed(self.seed, HELD_OUT_STREAM, t).random(count) < self.held_out
+        return held if self.side == "held" else ~held
+
+
+def keyed(seed: int, stream: int, t: int, epoch: int = 0) -> np.random.Generator:
+    """Return the generator of one purpose at one snapshot; it depends on nothing that was drawn before."""
+    return np.random.Generator(np.random.Philox([seed, stream, t, epoch]))
+
+
+class Marks:
+    """The scores of one predictor over a part, target by target."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.confusion: Int64s | None = None
+
+    def count(self, confusion: Int64s) -> None:
+        """Take in [C, C] counts."""
+        self.confusion = confusion if self.confusion is None else self.confusion + confusion
+
+    def means(self) -> dict[str, float]:
+        """Return every metric by its name."""
+        counted = {}
+        if self.confusion is not None:
+            counted = {"accuracy": accuracy(self.confusion), "macro_f1": macro_f1(self.confusion)}
+        return {**counted, **self.tally.means()}
+
+
+class Goal(ABC):
+    """A task, given a graph and a split."""
+
+    metrics: tuple[str, ...]
+    """The names of its metrics; the first is what validation goes by unless told otherwise."""
+
+    @abstractmethod
+    def head(self, num_in: int, dropout: float) -> Head:
+        """Return what turns rows into predictions."""
+
+    @abstractmethod
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+        """Return the mean loss over the targets of snapshot t, or None where it has none."""
+
+    @abstractmethod
+    def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
+        """Add how good the predictions after snapshot t are."""
+
+    @abstractmethod
+    def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
+        """Return how good those are that learn nothing, after each snapshot from ``first`` to ``last`` (exclusive).
+
+        This readies `score` for these snapshots.
+        """
+
+    @abstractmethod
+    def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
+        """Return the predictions after snapshot t: columns `node`, or `source` and `target` ([2, P] ``pairs``)."""
+
+    def is_better(self, metric: str, new: float, old: float) -> bool:
+        """Say whether a value of a metric beats another; a nan beats nothing, and anything beats a nan."""
+        if np.isnan(new) or np.isnan(old):
+            return bool(np.isnan(old) and not np.isnan(new))
+        return new < old if metric.rpartition(".")[2].startswith(("mse", "mae")) else new > old
+
+
+def as_tensor(places: NDArray[Any], like: Tensor) -> Tensor:
+    """Return an index array beside a tensor."""
+    return torch.from_numpy(np.ascontiguousarray(places)).to(like.device)
+
+
+def balance(counts_C: Mapping[int, int] | Int64s, num_classes: int) -> NDArray[np.float32]:
+    """Return the [C] weights with which every class that occurs counts alike, 1 on average over targets."""
+    counts = np.array([counts_C[c] for c in range(num_classes)], np.float64)
+    present = counts > 0
+    weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 0.0)
+    return weights.astype(np.float32)

@@ -1,0 +1,105 @@
+"""Predicting a number for each node: the next degree, or a signal some snapshots ahead.
+
+Shape letters: N nodes, H the model's output size, M nodes that count.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import l1_loss, mse_loss
+
+from timeloom.graph.keys import Float64s, Int64s
+from timeloom.graph.tasks import Part, TaskSettings
+from timeloom.nn.heads import Head, NodeHead
+from timeloom.train.feed import Feed
+from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor
+
+
+class ValueGoal(Goal):
+    """A value for each node. A node is *active* where it is in the snapshot seen or in the one predicted."""
+
+    metrics = ("mse", "mae", "mse_all", "mae_all")
+
+    def __init__(self, feed: Feed, task: TaskSettings) -> None:
+        self._feed, self._task = feed, task
+
+    def head(self, num_in: int, dropout: float) -> Head:
+        """Return a linear map to one number."""
+        return NodeHead(num_in, 1, dropout=dropout)
+
+    def _base(self, t: int) -> tuple[Float64s, float]:
+        """Return what the model's output is added to, and what it is multiplied by first."""
+        scales = self._feed.scales
+        assert scales is not None, "scales are measured or loaded before anything is predicted"
+        if not self._task.residual:
+            return np.full(self._feed.graph.num_nodes, scales.target_mean), scales.target_deviation
+        before = self._feed.label_before(t)
+        return np.where(np.isnan(before), scales.target_mean, before), scales.change_deviation
+
+    def _active(self, t: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        later = t + self._task.ahead
+        there: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
+            self._feed.snapshot(t).alive | self._feed.snapshot(later).alive
+        )
+        return there
+
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+        """Return the mean error of active nodes that were born, in units of the target's deviation."""
+        assert isinstance(head, NodeHead)
+        target = self._feed.label(seen.t + self._task.ahead)
+        counts = self._active(seen.t) & seen.born_N.cpu().numpy() & ~np.isnan(target)
+        nodes_M = np.flatnonzero(counts)
+        if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
+            nodes_M = nodes_M[chosen]
+        if not len(nodes_M):
+            return None
+        base, scale = self._base(seen.t)
+        wanted_M = torch.from_numpy((target - base)[nodes_M] / scale).to(seen.out_NH)
+        told_M = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))[:, 0]
+        # Under bf16 the rows are rounded, the error is not.
+        exact = torch.promote_types(told_M.dtype, torch.float32)
+        error = mse_loss if self._task.loss == "mse" else l1_loss
+        return error(told_M.to(exact), wanted_M.to(exact))
+
+    def predict(self, head: Head, seen: Seen) -> Float64s:
+        """Return the [N] predicted values; of a node never seen it is what is predicted without a model."""
+        assert isinstance(head, NodeHead)
+        base, scale = self._base(seen.t)
+        told = torch.where(seen.born_N, head(seen.out_NH)[:, 0].double(), 0.0)
+        predicted: Float64s = base + scale * told.cpu().numpy()
+        return predicted
+
+    def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
+        """Add the errors, of active nodes and of all."""
+        self._mark(marks, self.predict(head, seen), seen.t)
+
+    def _mark(self, marks: Marks, predicted: Float64s, t: int) -> None:
+        target, active = self._feed.label(t + self._task.ahead), self._active(t)
+        known = ~np.isnan(target)
+        for suffix, counts in (("", known & active), ("_all", known)):
+            error = (predicted - target)[counts]
+            marks.tally.add(f"mse{suffix}", float(np.square(error).sum()), len(error))
+            marks.tally.add(f"mae{suffix}", float(np.abs(error).sum()), len(error))
+
+    def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
+        """Return `zero`, `mean` (of the targets of training) and `persistence` (the last known value stays)."""
+        marks = {name: Marks() for name in ("zero", "mean", "persistence")}
+        assert self._feed.scales is not None, "scales are measured or loaded before anything is scored"
+        mean = self._feed.scales.target_mean
+        latest = np.full(self._feed.graph.num_nodes, np.nan)
+        for t in range(last):
+            if self._task.name == "signal" or t >= first:
+                known = self._feed.label_before(t)
+                latest = np.where(np.isnan(known), latest, known)
+            if t >= first:
+                self._mark(marks["zero"], np.zeros(len(latest)), t)
+                self._mark(marks["mean"], np.full(len(latest), mean), t)
+                self._mark(marks["persistence"], np.where(np.isnan(latest), mean, latest), t)
+        return marks
+
+    def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
+        """Return every node's predicted value, and its last known one."""
+        nodes = np.arange(self._feed.graph.num_nodes)
+        return {"node": nodes, "predicted": self.predict(head, seen), "last_known": self._feed.label_before(seen.t)}

@@ -1,0 +1,96 @@
+"""The training loop: epochs over the earliest part, chosen by the next part, tested once on the last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from timeloom.plan.batch.windows import in_epochs, training_windows
+from timeloom.records import Ended, EpochEnded, Evaluated, Record, Saved
+from timeloom.train.evaluate import evaluate, evaluate_baselines
+from timeloom.train.goals.goal import Draw
+from timeloom.train.optim import rate_in
+from timeloom.train.trainer import Trainer
+
+
+def train(trainer: Trainer) -> Iterator[Record]:
+    """Train to the end, and yield a record of everything that happens. Checkpoints are written on the way."""
+    session, progress = trainer.session, trainer.progress
+    settings = session.settings.train
+    baselines = evaluate_baselines(session, "val")
+    while not progress.ended:
+        began = time.monotonic()
+        yield from _steps(trainer)
+        # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.
+        validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
+        validated = [validate(trainer, baselines)] if validates else []
+        yield _told(trainer, time.monotonic() - began)
+        yield from validated
+        progress.epoch += 1
+        progress.losses, progress.nodes, progress.edges = [], 0, 0
+        trainer.carry = None
+        if settings.patience and progress.stale * settings.validate_every >= settings.patience:
+            progress.ended = "patience"
+        elif progress.epoch >= settings.epochs:
+            progress.ended = "epochs"
+        if trainer.is_due() and not progress.ended:
+            yield trainer.save()
+    yield from finish(trainer)
+
+
+def _steps(trainer: Trainer) -> Iterator[Record]:
+    """Go over all windows of training once; steps that were done before an interruption are not done again."""
+    session, progress = trainer.session, trainer.progress
+    settings = session.settings
+    units = training_windows(settings.window, session.split.train_stop)
+    shuffle = settings.window.shuffle and settings.window.state == "zero"
+    plan = in_epochs(units, seed=settings.train.seed, epoch=progress.epoch, shuffle=shuffle)
+    draw = Draw(seed=settings.train.seed, epoch=progress.epoch)
+    step = next(plan)
+    for place in range(len(units)):
+        if place >= len(progress.losses):
+            session.check_stop()
+            yield trainer.step(step.units[0][0], draw)
+            if trainer.is_due():
+                yield trainer.save()
+        if not step.ends_epoch:
+            step = plan.send(trainer.outcome(place))
+
+
+def _told(trainer: Trainer, seconds: float) -> EpochEnded:
+    """Return what an epoch came to."""
+    progress, settings = trainer.progress, trainer.session.settings
+    losses = [loss for loss in progress.losses if loss == loss]
+    return EpochEnded(
+        epoch=progress.epoch, loss=sum(losses) / len(losses) if losses else float("nan"),
+        learning_rate=rate_in(settings.optim, progress.epoch, settings.train.epochs, progress.drops),
+        nodes=progress.nodes, edges=progress.edges, seconds=seconds,
+    )  # fmt: skip
+
+
+def validate(trainer: Trainer, baselines: dict[str, dict[str, float]]) -> Evaluated:
+    """Score the validation part, remember the parameters if they are the best, and lower the rate at a standstill."""
+    session, progress, began = trainer.session, trainer.progress, time.monotonic()
+    scores = evaluate(session, "val")
+    trainer.remember_best(scores[session.metric])
+    optim = session.settings.optim
+    if optim.schedule == "plateau" and progress.since_drop * session.settings.train.validate_every >= optim.step_epochs:
+        progress.drops, progress.since_drop = progress.drops + 1, 0
+    return Evaluated(
+        epoch=progress.epoch, split="val", scores=scores, baselines=baselines, seconds=time.monotonic() - began
+    )
+
+
+def finish(trainer: Trainer) -> Iterator[Record]:
+    """Save, then test the best parameters, once."""
+    progress = trainer.progress
+    saved: Saved = trainer.save()
+    yield saved
+    trainer.use_best()
+    began = time.monotonic()
+    baselines = evaluate_baselines(trainer.session, "test")
+    scores = evaluate(trainer.session, "test")
+    yield Evaluated(
+        epoch=progress.best_epoch, split="test", scores=scores, baselines=baselines, seconds=time.monotonic() - began
+    )
+    yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.best_epoch, seconds=progress.seconds)

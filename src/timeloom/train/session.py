@@ -1,0 +1,170 @@
+"""What a run is made of: the graph, the split, the goal, the model, put together from the settings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+from torch import Tensor, nn
+
+from timeloom.errors import BadConfig
+from timeloom.graph.tasks import GraphLike, Split, split_by_time
+from timeloom.nn.heads import Head
+from timeloom.nn.model import Model, Shared
+from timeloom.nn.models import make_model
+from timeloom.train.feed import Feed, Scales
+from timeloom.train.goals import make_goal
+from timeloom.train.goals.goal import Goal
+from timeloom.train.settings import RunSettings
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+_WEIGHTS_STREAM, _STEP_STREAM = 11, 12
+
+
+class Stopped(BaseException):
+    """Somebody asked the run to stop; raised between units of work, where nothing is half done."""
+
+
+class Predictor(nn.Module):
+    """All that is learnt: the model, and the head that turns its rows into predictions."""
+
+    def __init__(self, model: Model, head: Head) -> None:
+        super().__init__()
+        self.model = model
+        self.head = head
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run, ready to train or to predict."""
+
+    settings: RunSettings
+    feed: Feed
+    split: Split
+    goal: Goal
+    predictor: Predictor
+    device: torch.device
+    should_stop: Callable[[], bool]
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self.predictor.model
+
+    @property
+    def head(self) -> Head:
+        """What turns its rows into predictions."""
+        return self.predictor.head
+
+    @property
+    def hold(self) -> bool:
+        """Whether absent nodes keep their state."""
+        return self.settings.model.absent == "hold"
+
+    @property
+    def restarts(self) -> bool:
+        """Whether a part of the model's state starts anew in every window."""
+        return any(isinstance(slot, Shared) for slot in self.model.memory())
+
+    @property
+    def metric(self) -> str:
+        """The metric that validation goes by."""
+        return self.settings.train.metric or self.goal.metrics[0]
+
+    def check_stop(self) -> None:
+        """Leave here if somebody asked the run to stop."""
+        if self.should_stop():
+            raise Stopped
+
+    def computing(self) -> torch.autocast:
+        """Return the context in which models run: products in bfloat16 if that was asked for."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.train.precision == "bf16")
+
+
+def open_session(
+    settings: RunSettings,
+    graph: GraphLike,
+    *,
+    num_snapshots: int | None = None,
+    scales: Scales | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Session:
+    """Put a run together. A graph that has grown since training is split as it was then (``num_snapshots``)."""
+    device = _device(settings.train.device)
+    if settings.train.threads:
+        torch.set_num_threads(settings.train.threads)
+    dtype = _DTYPES[settings.train.precision]
+    feed = Feed(
+        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings)
+    )  # fmt: skip
+    split = split_by_time(settings.split, len(graph) if num_snapshots is None else num_snapshots, settings.task.ahead)
+    if scales is None:
+        feed.measure(split.train_stop)
+    feed.scales = scales or feed.scales
+    goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
+    with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+        model = make_model(feed.num_features, settings.model)
+        predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
+    session = Session(settings, feed, split, goal, predictor.to(dtype).to(device), device, should_stop)
+    if session.metric not in goal.metrics:
+        raise BadConfig(
+            f"train.metric={session.metric} is no metric of task.name={settings.task.name}: use one of "
+            f"{', '.join(goal.metrics)}"
+        )
+    return session
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise BadConfig(f"train.device={name} is no device: use auto, cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadConfig(f"train.device={name}: this machine, or this build of torch, has no CUDA; use cpu")
+    return device
+
+
+def _cache_bytes(settings: RunSettings) -> int:
+    asked = settings.train.cache_bytes
+    return int(psutil.virtual_memory().available) // 4 if asked is None else asked
+
+
+@contextlib.contextmanager
+def keyed_torch(*key: int) -> Iterator[None]:
+    """Let torch draw from a generator that depends on the key alone; the global one is as it was afterwards.
+
+    Layers of other libraries draw from torch's global generator, so it is the one that must be keyed.
+    """
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if torch.cuda.is_available() else []):
+        torch.manual_seed(int(np.random.SeedSequence(list(key)).generate_state(2, np.uint32).view(np.uint64)[0] >> 1))
+        yield
+
+
+@contextlib.contextmanager
+def step_randomness(session: Session, epoch: int, step: int) -> Iterator[None]:
+    """Key torch's draws (dropout) by seed, epoch and step, so that a resumed run draws the same."""
+    with keyed_torch(session.settings.train.seed, _STEP_STREAM, epoch, step):
+        yield
+
+
+def scale_tensors(scales: Scales) -> dict[str, Tensor]:
+    """Return the scales as tensors, for a checkpoint."""
+    return {
+        "mean": torch.from_numpy(scales.mean_F),
+        "deviation": torch.from_numpy(scales.deviation_F),
+        "target": torch.tensor(
+            [scales.target_mean, scales.target_deviation, scales.change_deviation], dtype=torch.float64
+        ),
+    }
+
+
+def scales_of(tensors: dict[str, Tensor]) -> Scales:
+    """Return the scales that were saved."""
+    mean, deviation, change = tensors["target"].tolist()
+    return Scales(tensors["mean"].numpy(), tensors["deviation"].numpy(), mean, deviation, change)

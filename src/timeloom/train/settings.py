@@ -1,0 +1,125 @@
+"""All that can be chosen of a run. No torch here, so that a command can read it in an instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from timeloom.errors import BadConfig
+from timeloom.graph.tasks import SplitSettings, TaskSettings
+from timeloom.nn.settings import ModelSettings
+from timeloom.plan.batch.windows import WindowSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSettings:
+    """What a model is shown of each node."""
+
+    features: Literal["auto", "graph", "degree", "log_degree", "none"] = "auto"
+    """graph: the graph's own; degree, log_degree: in- and out-degree of the snapshot. auto: the graph's own if it has
+    any, else nothing beside the lags of a signal, else log_degree."""
+    lags: int | None = None
+    """How many of the last known labels are features too (default: 4 for signal, else 0)."""
+    scale: Literal["standard", "none"] = "standard"
+    """standard: mean 0 and deviation 1, by the nodes and snapshots of training alone (as the targets of degree and
+    signal always are)."""
+
+    def __post_init__(self) -> None:
+        if self.lags is not None and not 0 <= self.lags <= 1_000:
+            raise BadConfig(f"inputs.lags={self.lags} is no number of snapshots: give 0 to 1000")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimSettings:
+    """How parameters are learnt."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    rate: float = 1e-2
+    weight_decay: float = 0.0
+    momentum: float = 0.9  # sgd
+    clip: float = 1.0
+    """The largest norm of the gradient; a larger one is scaled down (0: never)."""
+    schedule: Literal["constant", "cosine", "step", "plateau"] = "constant"
+    """cosine: down to 0 at the last epoch. step: times `factor` every `step_epochs`. plateau: times `factor` when
+    validation has not improved for `step_epochs` epochs."""
+    warmup_epochs: int = 0  # the rate grows evenly over the first so many epochs
+    factor: float = 0.3
+    step_epochs: int = 20
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate < 100.0:
+            raise BadConfig(f"optim.rate={self.rate:g} is no learning rate: give more than 0, such as 0.01")
+        if self.clip < 0 or self.weight_decay < 0 or not 0.0 <= self.momentum < 1.0:
+            raise BadConfig("optim.clip and optim.weight_decay are 0 or more, and optim.momentum is from 0 to below 1")
+        if not 0.0 < self.factor < 1.0 or self.step_epochs < 1 or self.warmup_epochs < 0:
+            raise BadConfig(
+                "optim.factor is between 0 and 1, optim.step_epochs 1 or more, optim.warmup_epochs 0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSettings:
+    """The live protocol (ROLAND): every snapshot is predicted first, then trained on."""
+
+    steps: int = 20  # updates a snapshot, at most
+    patience: int = 5  # stops after so many updates without improvement on the targets held out
+    held_out: float = 0.1  # the share of a snapshot's targets that only decides when to stop
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.patience < 1 or not 0.0 < self.held_out < 1.0:
+            raise BadConfig("live.steps and live.patience are 1 or more, and live.held_out is between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """How long, how exactly and how safely."""
+
+    protocol: Literal["fixed", "live"] = "fixed"
+    """fixed: train on the earliest part, choose by the next, test on the last. live: see [live]."""
+    epochs: int = 100
+    patience: int = 20
+    """Stops after so many epochs without improvement in validation (0: never)."""
+    metric: str = ""
+    """What validation goes by (default: mse, accuracy, or mrr against the first kind of negatives)."""
+    validate_every: int = 1  # epochs
+    seed: int = 0
+    precision: Literal["float32", "float64", "bf16"] = "float32"
+    """bf16: products in bfloat16, parameters, states between windows and losses in float32."""
+    device: str = "auto"
+    """auto: a GPU if there is one, else cpu."""
+    threads: int = 0  # torch's threads (0: as torch chooses)
+    cache_bytes: int | None = None
+    """Snapshots are kept in memory up to this size, the rest is read again (default: a quarter of what is free)."""
+    save_seconds: float = 10.0
+    """A checkpoint is written when the last one is this old, and at the end (0: after every step)."""
+    keep: int = 2
+    """How many checkpoints are kept; each holds the best parameters so far, too."""
+    log_steps: bool = False  # a record for every step, not for every epoch alone
+    tensorboard: bool = False  # also write event files (needs the extra `tensorboard`)
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("patience", 0), ("validate_every", 1), ("threads", 0), ("keep", 1)):
+            if getattr(self, name) < least:
+                raise BadConfig(f"train.{name}={getattr(self, name)} is too small: give {least} or more")
+        if not 0 <= self.seed < 2**63:
+            raise BadConfig(f"train.seed={self.seed} is no seed: give 0 or more")
+        if self.save_seconds < 0:
+            raise BadConfig(f"train.save_seconds={self.save_seconds:g} is no time: give 0 or more")
+        if self.cache_bytes is not None and self.cache_bytes < 0:
+            raise BadConfig(f"train.cache_bytes={self.cache_bytes} is no size: give 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """A run: what is trained on what, and how."""
+
+    graph: str
+    """The folder of the graph."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    window: WindowSettings = field(default_factory=WindowSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    inputs: InputSettings = field(default_factory=InputSettings)
+    optim: OptimSettings = field(default_factory=OptimSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    live: LiveSettings = field(default_factory=LiveSettings)

@@ -1,0 +1,371 @@
+"""What a run leaves behind can be read by anybody, written by one process, and is never half of anything."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
+from timeloom.records import (
+    Ended,
+    EpochEnded,
+    Evaluated,
+    Record,
+    Resumed,
+    RunDirectory,
+    Saved,
+    Started,
+    Stepped,
+    Warned,
+    as_json,
+    from_json,
+    read,
+)
+
+CONFIG_TEXT = 'graph = "g"\r\nname = "ü"\n'
+EXAMPLES: list[Record] = [
+    Started(graph="g", num_parameters=3, derived={"a": 1, "b": 0.5, "c": "x", "d": True}, version="0.1"),
+    Stepped(epoch=1, step=2, loss=0.5, grad_norm=1.0, learning_rate=0.01, nodes=3, edges=4, seconds=0.25),
+    Evaluated(epoch=1, split="test", scores={"mrr": 0.5}, baselines={"last": {"mrr": 0.25}}, seconds=1.0),
+    EpochEnded(epoch=1, loss=0.5, learning_rate=0.01, nodes=3, edges=4, seconds=0.25),
+    Saved(checkpoint="epoch-000001-step-000002", epoch=1, step=2),
+    Resumed(checkpoint="epoch-000001-step-000002", epoch=1, step=2),
+    Warned(sentence="two\nlines, ü and \udcff"),
+    Ended(reason="patience", epochs=3, best_epoch=2, seconds=9.0),
+]
+numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
+scores = st.dictionaries(texts, numbers, max_size=3)
+KNOWN: dict[object, st.SearchStrategy[Any]] = {
+    "str": texts,
+    "int": st.integers(),
+    "float": numbers,
+    "dict[str, float]": scores,
+    "dict[str, dict[str, float]]": st.dictionaries(texts, scores, max_size=3),
+    "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | st.integers() | numbers | st.booleans()),
+}
+
+
+def some(cls: type[Record]) -> st.SearchStrategy[Record]:
+    kinds = {name: KNOWN[hint] for name, hint in cls.__annotations__.items() if not hint.startswith("ClassVar")}
+    return st.fixed_dictionaries(kinds).map(lambda values: cls(**values))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with one record of each kind."""
+    with RunDirectory.create(tmp_path / "run", CONFIG_TEXT, overwrite=False) as directory:
+        for record in EXAMPLES:
+            directory.append(record)
+    return tmp_path / "run"
+
+
+def warnings_in(run: Path) -> list[str]:
+    return [record.sentence for record in read(run) if isinstance(record, Warned)]
+
+
+@pytest.mark.parametrize("cls", get_args(Record))
+def test_a_record_reads_back_equal(cls: type[Record]) -> None:
+    @given(some(cls))
+    def check(record: Record) -> None:
+        again = from_json(json.loads(json.dumps(as_json(record), allow_nan=False)))
+        assert again == record
+        assert repr(again) == repr(record)
+
+    check()
+    assert {type(record) for record in EXAMPLES} == set(get_args(Record))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_float_that_is_no_number_is_null_and_reads_back_as_nan(number: float) -> None:
+    stepped = Stepped(epoch=1, step=2, loss=number, grad_norm=number, learning_rate=0.1, nodes=3, edges=4, seconds=0.25)
+    text = json.dumps(as_json(stepped), allow_nan=False)
+    assert '"loss": null' in text
+    again = from_json(json.loads(text))
+    assert isinstance(again, Stepped)
+    assert math.isnan(again.loss)
+    evaluated = Evaluated(epoch=1, split="test", scores={}, baselines={"last": {"mrr": number}}, seconds=1.0)
+    again = from_json(json.loads(json.dumps(as_json(evaluated), allow_nan=False)))
+    assert isinstance(again, Evaluated)
+    assert math.isnan(again.baselines["last"]["mrr"])
+
+
+SAVED = {"kind": "saved", "checkpoint": "x", "epoch": 1, "step": 2}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({**SAVED, "kind": "sved"}, "kind 'sved' is unknown"),
+        ({**SAVED, "kind": ["saved"]}, "is unknown"),
+        ({}, "kind None is unknown"),
+        ({**SAVED, "stp": 1}, "has an unknown field 'stp'"),
+        ({"kind": "saved", "epoch": 1, "step": 2}, "has no field 'checkpoint'"),
+        ({**SAVED, "step": "2"}, "saved.step as '2'"),
+        ({**SAVED, "step": True}, "saved.step as 'True'"),
+        ({**SAVED, "step": None}, "saved.step as 'None'"),
+        ({**SAVED, "step": 2.0}, "saved.step"),
+        ({**as_json(EXAMPLES[2]), "scores": {"mrr": "x"}}, "evaluated.scores.mrr"),
+        ({**as_json(EXAMPLES[2]), "scores": 3}, "evaluated.scores"),
+        ({**as_json(EXAMPLES[0]), "derived": {"a": [1]}}, "started.derived.a"),
+    ],
+)
+def test_what_is_no_record_is_refused(data: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadRun, match=sentence):
+        from_json(data)
+    assert as_json(from_json(SAVED)) == SAVED
+
+
+def test_a_whole_number_may_stand_for_a_float() -> None:
+    ended = from_json({"kind": "ended", "reason": "done", "epochs": 3, "best_epoch": 2, "seconds": 9})
+    assert repr(ended) == "Ended(reason='done', epochs=3, best_epoch=2, seconds=9.0)"
+
+
+def test_a_run_holds_what_was_put_in(run: Path) -> None:
+    assert read(run) == EXAMPLES
+    with RunDirectory.open(run) as directory:
+        assert directory.records() == EXAMPLES
+        assert directory.config_text == CONFIG_TEXT
+        assert directory.path == run
+        assert directory.checkpoints.is_dir()
+        directory.append(Warned(sentence="again"))
+        assert read(run) == [*EXAMPLES, Warned(sentence="again")], "a record can be read as soon as it was appended"
+    assert {path.name for path in run.iterdir()} == {".lock", "checkpoints", "config.toml", "records.jsonl"}
+    for line in (run / "records.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "other").mkdir()
+    calls: tuple[Callable[[Path], object], ...] = (RunDirectory.open, read)
+    for call in calls:
+        for path, sentence in ((tmp_path / "none", "does not exist"), (run / "config.toml", "is a file")):
+            with pytest.raises(BadRun, match=sentence):
+                call(path)
+        with pytest.raises(BadRun, match=r"has no config.toml, so it is not a run"):
+            call(tmp_path / "other")
+    (run / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(BadRun, match=r"config.toml cannot be read"):
+        RunDirectory.open(run)
+    (run / "records.jsonl").unlink()
+    with pytest.raises(BadRun, match=r"has no records.jsonl"):
+        RunDirectory.open(run)
+    assert os.listdir(tmp_path / "other") == []
+
+
+def test_only_an_empty_folder_is_made_a_run_unless_asked_to_overwrite(tmp_path: Path, run: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "config.toml").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(BadConfig, match="is a file"):
+            RunDirectory.create(tmp_path / "file", "", overwrite=overwrite)
+        with pytest.raises(BadConfig, match="is no run: it will not be replaced"):
+            RunDirectory.create(tmp_path / "full", "", overwrite=overwrite)
+    assert os.listdir(tmp_path / "full") == ["config.toml"]
+    with pytest.raises(BadConfig, match="exists already: give another folder, or --overwrite"):
+        RunDirectory.create(run, "", overwrite=False)
+    assert read(run) == EXAMPLES
+    (tmp_path / "empty").mkdir()
+    RunDirectory.create(tmp_path / "empty", "", overwrite=False).close()
+    RunDirectory.create(tmp_path / "deep" / "er", "", overwrite=False).close()
+
+
+def test_an_overwritten_run_keeps_nothing_of_the_old_but_what_is_not_ours(run: Path) -> None:
+    (run / "checkpoints" / "epoch-000001-step-000002").mkdir()
+    (run / "report.html").touch()
+    (run / "notes.txt").write_text("mine")
+    with RunDirectory.create(run, "new = 1\n", overwrite=True) as directory:
+        assert directory.records() == []
+        assert os.listdir(directory.checkpoints) == []
+        assert directory.config_text == "new = 1\n"
+    assert {path.name for path in run.iterdir()} == {
+        ".lock",
+        "checkpoints",
+        "config.toml",
+        "records.jsonl",
+        "notes.txt",
+    }
+
+
+@pytest.mark.parametrize("torn", [b'{"kind"', b'{"kind": "warned", "sentence": "x"}', b"\0\0\0", b"\xff"])
+def test_a_torn_last_line_was_never_written(run: Path, torn: bytes) -> None:
+    with (run / "records.jsonl").open("ab") as file:
+        file.write(torn)
+    assert read(run) == EXAMPLES
+    with RunDirectory.open(run) as directory:
+        directory.append(Warned(sentence="after"))
+        assert directory.records() == [*EXAMPLES, Warned(sentence="after")]
+
+
+@pytest.mark.parametrize("line", [b"", b"[1]", b"{", b"\xff", b"{}", b'{"kind": "x"}', b"NaN", b"[" * 100_000])
+def test_a_broken_line_is_refused_and_named(run: Path, line: bytes) -> None:
+    lines = (run / "records.jsonl").read_bytes().split(b"\n")
+    (run / "records.jsonl").write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]))
+    with pytest.raises(BadRun, match=r"records.jsonl, line 3 cannot be read"):
+        read(run)
+
+
+def test_what_json_has_not_is_refused(run: Path) -> None:
+    text = (run / "records.jsonl").read_text()
+    (run / "records.jsonl").write_text(text.replace('"loss": 0.5', '"loss": NaN', 1))
+    with pytest.raises(BadRun, match=r"line 2 cannot be read .NaN is not JSON"):
+        read(run)
+
+
+def test_records_of_work_that_is_done_again_are_not_there_twice(run: Path) -> None:
+    with RunDirectory.open(run) as directory:
+        size = directory.size()
+        assert size == (run / "records.jsonl").stat().st_size
+        directory.append(Warned(sentence="lost"))
+        assert directory.size() > size
+    with RunDirectory.open(run) as directory:
+        directory.truncate(size)
+        assert directory.records() == EXAMPLES
+        directory.append(Warned(sentence="kept"))
+        assert directory.records() == [*EXAMPLES, Warned(sentence="kept")]
+        for wrong in (size - 3, -1, 10**9):
+            with pytest.raises(BadRun, match=f"no line that ends at byte {wrong}"):
+                directory.truncate(wrong)
+        assert directory.records() == [*EXAMPLES, Warned(sentence="kept")]
+        directory.truncate(0)
+        assert directory.records() == []
+
+
+def test_a_second_trainer_is_refused(tmp_path: Path, run: Path) -> None:
+    with RunDirectory.open(run):
+        with pytest.raises(BadRun, match="in use by another process"):
+            RunDirectory.open(run)
+        with pytest.raises(BadRun, match="in use by another process"):
+            RunDirectory.create(run, "", overwrite=True)
+        assert read(run) == EXAMPLES, "who only reads is not kept out"
+    RunDirectory.open(run).close()
+    directory = RunDirectory.open(run)
+    directory.close()
+    directory.close()
+    with pytest.raises(ValueError, match="closed"):
+        directory.append(EXAMPLES[0])
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Do some work in a process of its own; return how that ended."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+def test_the_lock_ends_with_its_process(run: Path) -> None:
+    def work() -> None:
+        RunDirectory.open(run)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.WTERMSIG(in_child(work)) == signal.SIGKILL
+    RunDirectory.open(run).close()
+
+
+WHOLE = {"tensors", "state"}
+CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir", "open")
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_killed_while_it_is_made_a_run_can_be_made_again(tmp_path: Path, old: bool) -> None:
+    for fatal in range(1, 100):
+        run, count = tmp_path / str(fatal) / "run", 0
+        if old:
+            with RunDirectory.create(run, "old", overwrite=False) as directory:
+                directory.append(EXAMPLES[0])
+                (directory.checkpoints / "x").mkdir()
+                for name in WHOLE:
+                    (directory.checkpoints / "x" / name).touch()
+
+        def counted(call: Callable[..., Any], fatal: int = fatal) -> Callable[..., Any]:
+            def wrapped(*arguments: Any, **named: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == fatal:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return call(*arguments, **named)
+
+            return wrapped
+
+        def work(run: Path = run) -> None:
+            for name in CALLS:
+                setattr(os, name, counted(getattr(os, name)))
+            RunDirectory.create(run, "new", overwrite=old)
+
+        status = in_child(work)
+        if old:
+            with RunDirectory.open(run) as directory:
+                assert directory.config_text in ("old", "new")
+                found = [set(os.listdir(checkpoint)) for checkpoint in directory.checkpoints.iterdir()]
+                assert found in ([], [WHOLE]), "a checkpoint is whole or gone"
+                assert directory.config_text == "old" or not found
+        ended = (run / "config.toml").exists()
+        RunDirectory.create(run, "new", overwrite=ended).close()
+        assert (run / "config.toml").read_text() == "new"
+        assert {path.name for path in run.iterdir()} == {".lock", "checkpoints", "config.toml", "records.jsonl"}
+        if status == 0:
+            break
+    assert status == 0
+    assert fatal > 8
+
+
+def test_on_a_full_disk_the_records_stay_whole(run: Path) -> None:
+    def work() -> None:
+        with RunDirectory.open(run) as directory:
+            size = directory.size()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))
+            with pytest.raises(TooLarge, match="free some disk space"):
+                directory.append(Warned(sentence="too long for the disk"))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert directory.size() == size
+            directory.append(Warned(sentence="after"))
+
+    assert in_child(work) == 0
+    assert read(run) == [*EXAMPLES, Warned(sentence="after")]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, TooLarge), (errno.EROFS, BadRun)])
+def test_a_run_that_cannot_be_written_is_refused(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(kind, match=os.strerror(number)):
+        RunDirectory.create(tmp_path / "new", "", overwrite=False)
+    with pytest.raises(kind, match=os.strerror(number)):
+        RunDirectory.create(run, "", overwrite=True)
+    with pytest.raises(kind, match=os.strerror(number)):
+        RunDirectory.open(run)
+
+
+def test_a_run_on_a_disk_without_locks_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with pytest.raises(BadRun, match="cannot be locked"):
+        RunDirectory.open(run)
+
+
+def test_each_error_ends_the_command_with_its_code() -> None:
+    assert issubclass(BadRun, BadStore)
+    assert [error.exit_code for error in (BadRun, Diverged, Interrupted)] == [4, 7, 75]
