@@ -40,7 +40,7 @@ def is_done(stamp: Path) -> bool:
 
 def stamp_text() -> str:
     """What a stamp holds. The folder is in it because a venv writes its folder into its own programs."""
-    return f"{hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()} {ROOT}\n"
+    return f"{hashlib.sha256((ROOT / 'pyproject.toml').read_bytes()).hexdigest()} {TORCH} {ROOT}\n"
 
 
 @contextlib.contextmanager

@@ -12,8 +12,21 @@ if TYPE_CHECKING:
     from timeloom.graph.ingest import Windows as Windows
     from timeloom.graph.ingest import ingest as ingest
     from timeloom.graph.synth import synth as synth
+    from timeloom.kernels.norms import Norm as Norm
+    from timeloom.nn.model import Model as Model
+    from timeloom.nn.model import PerNode as PerNode
+    from timeloom.nn.model import Shared as Shared
+    from timeloom.nn.model import View as View
+    from timeloom.nn.settings import ModelSettings as ModelSettings
+    from timeloom.train.runs import evaluate as evaluate
+    from timeloom.train.runs import predict as predict
+    from timeloom.train.runs import resume as resume
+    from timeloom.train.runs import train as train
 
-__all__ = ["DynamicGraph", "Ingest", "Windows", "__version__", "ingest", "open", "synth"]
+__all__ = [
+    "DynamicGraph", "Ingest", "Model", "ModelSettings", "Norm", "PerNode", "Shared", "View", "Windows", "__version__",
+    "evaluate", "ingest", "open", "predict", "resume", "synth", "train",
+]  # fmt: skip
 
 # Where each public name lives. `import timeloom` stays instant: a name's module is imported when it is first used.
 _HOMES = {
@@ -23,6 +36,16 @@ _HOMES = {
     "Ingest": ("timeloom.graph.ingest", "Ingest"),
     "Windows": ("timeloom.graph.ingest", "Windows"),
     "synth": ("timeloom.graph.synth", "synth"),
+    "train": ("timeloom.train.runs", "train"),
+    "resume": ("timeloom.train.runs", "resume"),
+    "evaluate": ("timeloom.train.runs", "evaluate"),
+    "predict": ("timeloom.train.runs", "predict"),
+    "Model": ("timeloom.nn.model", "Model"),
+    "View": ("timeloom.nn.model", "View"),
+    "PerNode": ("timeloom.nn.model", "PerNode"),
+    "Shared": ("timeloom.nn.model", "Shared"),
+    "Norm": ("timeloom.kernels.norms", "Norm"),
+    "ModelSettings": ("timeloom.nn.settings", "ModelSettings"),
 }
 
 

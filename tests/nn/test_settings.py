@@ -94,7 +94,7 @@ def test_a_value_out_of_bounds_is_refused_by_name(name: str, value: float, words
 @pytest.mark.parametrize("name", ["gat_lstm", "sage_attention"])
 def test_heads_that_do_not_divide_are_refused_with_a_size_that_does(name: str) -> None:
     with pytest.raises(BadConfig) as caught:
-        ModelSettings(name=name, hidden=30, heads=4)
+        ModelSettings(name=name, hidden=29, heads=4)
     assert "model.hidden=32" in one_sentence(str(caught.value))
     assert ModelSettings(name=name, hidden=32, heads=4).heads == 4
     # Who has no heads does not care.

@@ -15,6 +15,7 @@ from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.synth import synth
+from timeloom.cli.train import evaluate, models, predict, train
 from timeloom.errors import BadConfig, TimeloomError
 
 
@@ -36,6 +37,10 @@ app.command(info)
 app.command(check)
 app.command(export)
 app.command(synth)
+app.command(train)
+app.command(evaluate)
+app.command(predict)
+app.command(models)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

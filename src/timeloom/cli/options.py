@@ -135,3 +135,7 @@ def read_size(text: str) -> int:
 
 Files = Annotated[list[str], Parameter(help="Files, or a folder.")]
 Source = Annotated[list[str], Parameter(help="Files, a folder, or the name of a dataset such as snap:CollegeMsg.")]
+Set = Annotated[
+    list[str] | None,
+    Parameter(name="--set", help="Any setting, as table.key=value (see docs/settings.md). May be given several times."),
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from timeloom.errors import BadConfig
+from timeloom.errors import BadConfig, BadInput
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest.gather import Progress, silent
 from timeloom.graph.keys import Float64s, Int64s
@@ -55,17 +55,32 @@ def export(
     return num_rows
 
 
-def write_columns(path: Path, columns: dict[str, NDArray[Any] | list[str]], *, overwrite: bool) -> None:
+def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], *, overwrite: bool) -> None:
     """Write columns of equal length as one Parquet file; ``path`` is then whole, or as it was before."""
     _refuse_in_the_way(path, overwrite=overwrite)
     aside = path.with_name(path.name + ".partial")
     try:
-        pq.write_table(pa.table(columns), aside, compression="zstd")
+        pq.write_table(pa.table(dict(columns)), aside, compression="zstd")
         aside.replace(path)
     except OSError as error:
         raise BadConfig(f"{path} cannot be written: {error.strerror or error}") from None
     finally:
         aside.unlink(missing_ok=True)
+
+
+def read_pairs(path: Path) -> tuple[Any, Any]:
+    """Return the columns `source` and `target` of a Parquet file: original ids."""
+    try:
+        table = pq.read_table(path, columns=["source", "target"])
+    except (OSError, pa.ArrowException) as error:
+        raise BadInput(f"{path} cannot be read as Parquet with columns source and target ({error})") from None
+    if table.column_names != ["source", "target"]:
+        raise BadInput(
+            f"{path} must have columns source and target; it has {', '.join(table.column_names) or 'neither'}"
+        )
+    if table["source"].null_count or table["target"].null_count:
+        raise BadInput(f"{path} has rows without a source or a target: leave them out")
+    return table["source"].to_numpy(), table["target"].to_numpy()
 
 
 def _refuse_in_the_way(path: Path, *, overwrite: bool) -> None:

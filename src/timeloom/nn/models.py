@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from timeloom.errors import BadConfig
@@ -40,18 +41,49 @@ def _stacked(layer: Make) -> Make:
     return make
 
 
-MODELS: dict[str, Make] = {
-    "tgcn": _stacked(lambda num_in, s: Tgcn(num_in, s.hidden, _norm(s))),
-    "gcn_gru": _stacked(lambda num_in, s: GcnGru(num_in, s.hidden, _norm(s))),
-    "tgcn_integrated": _stacked(lambda num_in, s: TgcnIntegrated(num_in, s.hidden, _norm(s))),
-    "wdgcn": _stacked(lambda num_in, s: spatial_lstm.wdgcn(num_in, s.hidden, _norm(s))),
-    "evolvegcn_o": _stacked(lambda num_in, s: EvolveGcnO(num_in, s.hidden, _norm(s))),
-    "evolvegcn_h": _stacked(lambda num_in, s: EvolveGcnH(num_in, s.hidden, _norm(s))),
-    "gat_lstm": _stacked(lambda num_in, s: spatial_lstm.gat_lstm(num_in, s.hidden, s.heads)),
-    "mpnn_lstm": lambda num_in, s: MpnnLstm(num_in, s, _norm(s)),
-    "dcrnn": _stacked(Dcrnn),
-    "sage_linear": SageLinear,
-    "sage_attention": SageAttention,
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A model of ours."""
+
+    make: Make
+    about: str
+
+
+MODELS: dict[str, Named] = {
+    "tgcn": Named(
+        _stacked(lambda num_in, s: Tgcn(num_in, s.hidden, _norm(s))),
+        "T-GCN as in PyTorch Geometric Temporal and DynaHB: a graph convolution for each gate of a GRU",
+    ),
+    "gcn_gru": Named(
+        _stacked(lambda num_in, s: GcnGru(num_in, s.hidden, _norm(s))),
+        "a graph convolution, then a GRU: what REAL and DyGNeX call T-GCN",
+    ),
+    "tgcn_integrated": Named(
+        _stacked(lambda num_in, s: TgcnIntegrated(num_in, s.hidden, _norm(s))),
+        "T-GCN as in its official code: the gates convolve features and state together",
+    ),
+    "wdgcn": Named(
+        _stacked(lambda num_in, s: spatial_lstm.wdgcn(num_in, s.hidden, _norm(s))),
+        "WD-GCN: a graph convolution, then an LSTM",
+    ),
+    "evolvegcn_o": Named(
+        _stacked(lambda num_in, s: EvolveGcnO(num_in, s.hidden, _norm(s))),
+        "EvolveGCN-O: the weight of a graph convolution evolves by a GRU",
+    ),
+    "evolvegcn_h": Named(
+        _stacked(lambda num_in, s: EvolveGcnH(num_in, s.hidden, _norm(s))),
+        "EvolveGCN-H: ... by a GRU that reads the highest-scoring nodes",
+    ),
+    "gat_lstm": Named(
+        _stacked(lambda num_in, s: spatial_lstm.gat_lstm(num_in, s.hidden, s.heads)),
+        "GAT-LSTM: graph attention, then an LSTM",
+    ),
+    "mpnn_lstm": Named(
+        lambda num_in, s: MpnnLstm(num_in, s, _norm(s)), "MPNN-LSTM: graph convolutions, then two LSTMs"
+    ),
+    "dcrnn": Named(_stacked(Dcrnn), "DCRNN: a GRU whose gates are diffusion convolutions in both directions"),
+    "sage_linear": Named(SageLinear, "GraphSAGE, then a linear map of the last few snapshots (DistDy)"),
+    "sage_attention": Named(SageAttention, "GraphSAGE, then attention over the last few snapshots (DistDy)"),
 }
 
 
@@ -63,7 +95,7 @@ def make_model(num_in: int, settings: ModelSettings) -> Model:
         raise BadConfig(
             f"model {settings.name!r} is unknown: use one of {', '.join(MODELS)}, or FILE.py:Class for one of your own"
         )
-    return MODELS[settings.name](num_in, settings)
+    return MODELS[settings.name].make(num_in, settings)
 
 
 def _own_class(name: str) -> Make:

@@ -240,6 +240,14 @@ def open_run(
     return session
 
 
+def open_untrained(graph: str | PathLike[str], settings: Mapping[str, Any]) -> Session:
+    """Return a session whose parameters were never trained."""
+    opened = open_graph(graph)
+    session = open_session(build(RunSettings, merge(settings, {"graph": str(opened.path.resolve())})), opened)
+    session.predictor.eval()
+    return session
+
+
 def evaluate(
     run: str | PathLike[str], part: Part = "test", *, graph: str | PathLike[str] | DynamicGraph | None = None,
     name: str | None = None,

@@ -1,0 +1,136 @@
+"""What a person sees of a run: a line that lives on a terminal, lines in a log, and a table at the end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from timeloom.records import EpochEnded, Evaluated, Record, Resumed, Started, Stepped, as_json
+
+if TYPE_CHECKING:
+    from timeloom.train.runs import Show
+
+_SECONDS_BETWEEN_LINES = 5.0
+_LESS_IS_BETTER = ("mse", "mae")
+
+
+@contextmanager
+def telling(*, quiet: bool, as_lines: bool) -> Iterator[Show]:
+    """Give a function that shows records: as JSON lines on stdout, on a terminal, or as lines on stderr."""
+    if as_lines:
+        yield _json_line
+    elif quiet:
+        yield _nothing
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
+            yield _Told(write=live.console.print, update=live.update)
+    else:
+        yield _Told(write=_line, update=None)
+
+
+def _json_line(record: Record) -> None:
+    sys.stdout.write(json.dumps(as_json(record)) + "\n")
+    sys.stdout.flush()
+
+
+def _nothing(record: Record) -> None:
+    pass
+
+
+def _line(text: str) -> None:
+    sys.stderr.write(text + "\n")
+
+
+class _Told:
+    """Turns records into lines: the newest state of affairs, and what is worth a line of its own."""
+
+    def __init__(self, *, write: Any, update: Any) -> None:
+        self._write, self._update = write, update
+        self._began = self._last = time.monotonic()
+        self._epoch: EpochEnded | None = None
+        self._updates, self._steps = 0, 0
+        self._nodes = self._edges = 0
+        self._seconds = 0.0
+        self._best = math.nan
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record, Started):
+            self._updates = int(record.derived.get("updates an epoch", 0))
+            self._write(f"{record.graph}: {record.num_parameters:,} parameters")
+            for name, value in record.derived.items():
+                self._write(f"  {name:24} {value}")
+        elif isinstance(record, Resumed):
+            self._write(f"resumed from {record.checkpoint}: epoch {record.epoch}, step {record.step}")
+        elif isinstance(record, Stepped):
+            self._stepped(record)
+        elif isinstance(record, EpochEnded):
+            self._epoch, self._steps = record, 0
+        elif isinstance(record, Evaluated) and record.split in ("val", "live"):
+            self._validated(record)
+
+    def _stepped(self, record: Stepped) -> None:
+        self._steps += 1
+        self._nodes, self._edges = self._nodes + record.nodes, self._edges + record.edges
+        self._seconds += record.seconds
+        if self._update is not None:
+            place = f"step {self._steps}" + (f"/{self._updates}" if self._updates else "")
+            self._update(f"epoch {record.epoch}  {place}  loss {record.loss:.4f}  {self._speed()}")
+
+    def _speed(self) -> str:
+        seconds = max(self._seconds, 1e-9)
+        return f"{self._nodes / seconds / 1e6:.2f} M nodes/s  {self._edges / seconds / 1e6:.2f} M edges/s"
+
+    def _validated(self, record: Evaluated) -> None:
+        name, value = next(iter(record.scores.items()))
+        loss = math.nan if self._epoch is None else self._epoch.loss
+        now = time.monotonic()
+        if self._update is None and now - self._last < _SECONDS_BETWEEN_LINES and record.epoch:
+            return
+        self._last = now
+        what = "snapshot" if record.split == "live" else "epoch"
+        self._write(
+            f"{what} {record.epoch}  loss {loss:.4f}  {record.split} {name} {value:.4f}  {self._speed()}  "
+            f"{now - self._began:.0f} s"
+        )
+
+
+def table_of(record: Evaluated) -> list[str]:
+    """Return the scores of a model beside those of the baselines, and by how much it beats them."""
+    rows = {"model": record.scores, **record.baselines}
+    lines = [f"{record.split}:"]
+    names = list(record.scores)
+    width = max(12, *(len(name) for name in rows))
+    for at in range(0, len(names), 6):
+        part = names[at : at + 6]
+        lines.append("  " + " " * width + "".join(f"{name:>{max(11, len(name) + 2)}}" for name in part))
+        lines += [
+            f"  {who:{width}}" + "".join(_cell(scores.get(name, math.nan), name) for name in part)
+            for who, scores in rows.items()
+        ]
+    return [*lines, *_margins(record)]
+
+
+def _cell(value: float, name: str) -> str:
+    return f"{value:>{max(11, len(name) + 2)}.4f}"
+
+
+def _margins(record: Evaluated) -> list[str]:
+    """Return by how much the model is better or worse than each baseline, by the first metric."""
+    name = next(iter(record.scores))
+    mine, less = record.scores[name], name.rpartition(".")[2].startswith(_LESS_IS_BETTER)
+    lines = []
+    for who, scores in record.baselines.items():
+        other = scores[name]
+        if math.isnan(mine) or math.isnan(other) or other == 0:
+            continue
+        gain = (other - mine) / other if less else (mine - other) / other
+        lines.append(f"  {name}: {abs(gain):.1%} {'better' if gain > 0 else 'WORSE'} than {who}")
+    return lines
