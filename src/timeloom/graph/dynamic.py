@@ -171,12 +171,11 @@ class DynamicGraph:
         return Snapshot(t, self.num_nodes, self.layout, keys, weights, self._alive(t, keys))
 
     def _alive(self, t: int, keys: Int64s) -> NDArray[np.bool_]:
+        alive = np.zeros(self.num_nodes, np.bool_)
         if "nodes.present" in self.store:
             present = self.store.array("nodes.present")
-            alive = np.zeros(self.num_nodes, np.bool_)
             alive[present[(present[:, 1] <= t) & (t < present[:, 2]), 0]] = True
-            return alive
-        alive = np.zeros(self.num_nodes, np.bool_)
+        # A node with an edge is there, whatever a list says: else its neighbours would hear of nobody.
         alive[self.layout.sources(keys)] = True
         alive[self.layout.targets(keys)] = True
         return alive

@@ -33,7 +33,7 @@ class Snapshot:
     stored_weights: Float64s | None
     """None where every weight is 1."""
     alive: NDArray[np.bool_]
-    """Which nodes are here: those with an edge, or those that the source listed."""
+    """Which nodes are here: those with an edge, and those that the source listed."""
 
     def __len__(self) -> int:
         return len(self.keys)

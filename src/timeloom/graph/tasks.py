@@ -63,7 +63,9 @@ class TaskSettings:
     node. links: which pairs are linked. edge_classes: the class of each edge."""
     horizon: int | None = None
     """How many snapshots ahead (default 1; 0 for classes: the class of the snapshot that is seen)."""
-    residual: bool = True  # degree, signal: the model predicts the change from the last known value
+    residual: bool | None = None
+    """degree, signal: the model predicts the change from the last known value, not the value itself (default: where the
+    change varies less than the value does, in training)."""
     loss: Literal["mse", "mae"] = "mse"  # degree, signal
     node_split: Literal["auto", "time", "nodes"] = "auto"
     """classes: nodes whose class never changes are dealt out to train, validation and test, so that no class is seen in

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag, leaky_relu
 
 from timeloom.kernels.aggregate import bag
@@ -53,6 +54,7 @@ class _Attend(torch.autograd.Function):
         return seen_NHD
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (grad_NHD,) = gradients
         value_NHD, sent_NH, received_NH, share_EH, own_share_NH, seen_NHD = ctx.saved_tensors

@@ -114,7 +114,7 @@ def resume(memory: Memory, kept: State) -> State:
 
 
 def advance(model: Model, view: View, x_NF: Tensor, state: State, *, hold: bool) -> tuple[Tensor, State]:
-    """Take a model over one snapshot; nodes that are absent give 0 and, where ``hold``, remember what they did."""
+    """Take a model over one snapshot; with ``hold``, nodes that are absent give 0 and remember what they did."""
     out_NH, after = model.recur(view, model.encode(view, x_NF), state)
     if view.all_alive or not hold:
         return out_NH, after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,8 @@ def _own_class(name: str) -> Make:
     if spec is None or spec.loader is None:
         raise BadConfig(f"model {name!r}: {path} is no Python file; write FILE.py:Class")
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up by its name.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     found = getattr(module, wanted, None)
     if not (isinstance(found, type) and issubclass(found, Model)):

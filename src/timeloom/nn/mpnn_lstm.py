@@ -11,6 +11,24 @@ from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
 from timeloom.nn.settings import ModelSettings
 
 
+class AliveNorm(nn.Module):
+    """Batch normalisation over the nodes that are there; the others neither count nor change."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(size)
+
+    def forward(self, view: View, x_NF: Tensor) -> Tensor:
+        """Return the normalised rows. Of fewer than two nodes there are no statistics: those so far are used."""
+        there = torch.arange(len(x_NF), device=x_NF.device) if view.all_alive else view.alive_N.nonzero()[:, 0]
+        norm = self.norm
+        rows = nn.functional.batch_norm(
+            x_NF.index_select(0, there), norm.running_mean, norm.running_var, norm.weight, norm.bias,
+            training=self.training and len(there) > 1, momentum=norm.momentum or 0.0, eps=norm.eps,
+        )  # fmt: skip
+        return rows if view.all_alive else x_NF.index_copy(0, there, rows.to(x_NF.dtype))
+
+
 class MpnnLstm(Model):
     """``x_i = BN(relu(P_t x_{i-1} W_i))``, then ``[x_1, x_2, ..] -> LSTM -> LSTM``; output ``[h_1, h_2, X]``.
 
@@ -27,10 +45,7 @@ class MpnnLstm(Model):
         self.convolutions = nn.ModuleList(
             Convolution(hidden if place else num_in, hidden, norm) for place in range(depth)
         )
-        self.norms = nn.ModuleList(
-            nn.BatchNorm1d(hidden, track_running_stats=True) if settings.batch_norm else nn.Identity()
-            for _ in range(depth)
-        )
+        self.norms = nn.ModuleList(AliveNorm(hidden) for _ in range(depth if settings.batch_norm else 0))
         self.first = Lstm(hidden * depth if settings.jump else hidden, hidden)
         self.second = Lstm(hidden, hidden)
 
@@ -42,8 +57,9 @@ class MpnnLstm(Model):
         """Return the input side of the first LSTM's gates, and what is skipped to the output."""
         seen: list[Tensor] = []
         h = x_NF
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            h = norm(torch.relu(convolution(view, h)))
+        for depth, convolution in enumerate(self.convolutions):
+            h = torch.relu(convolution(view, h))
+            h = self.norms[depth](view, h) if len(self.norms) else h
             seen.append(h)
         return self.first.see(torch.cat(seen, 1) if self._jump else h), x_NF
 

@@ -16,10 +16,10 @@ class ModelSettings:
     """One of `timeloom models`, or FILE.py:Class for a model of your own."""
     hidden: int = 32
     layers: int = 1
-    """tgcn, gcn_gru, wdgcn, gat_lstm, evolvegcn, dcrnn: so many convolution-and-recurrence pairs on top of each other;
-    mpnn_lstm, sage: so many convolutions below one recurrence."""
+    """mpnn_lstm, sage: so many convolutions below one recurrence. All others: so many pairs of convolution and
+    recurrence on top of each other."""
     norm: Literal["sym", "both", "mean", "sum"] = "sym"
-    """How messages are weighed (SPEC D1.5); gat_lstm, dcrnn and sage have their own way."""
+    """How messages are weighed (SPEC D1.5). gat_lstm, dcrnn and sage have their own way, also with self loops."""
     self_loops: bool = True
     """Every node also sends its row to itself (not in FlareDTDG's public code, whose norm is `both`)."""
     heads: int = 4  # gat_lstm and sage_attention; must divide hidden
@@ -31,7 +31,7 @@ class ModelSettings:
     skip: bool = True  # mpnn_lstm: the input features are part of the output
     batch_norm: bool = False  # mpnn_lstm: as its authors; couples all nodes, so that rows cannot be shared (SPEC D2.3)
     dropout: float = 0.0
-    """Applied to what a layer gives, never inside the part that snapshots may share."""
+    """Applied to what a layer gives to the next one or to the head, never inside what snapshots may share."""
     absent: Literal["hold", "run"] = "hold"
     """What a node that is not there does to its state: keeps it, or goes on as if it had no edges (SPEC D1.4)."""
     options: dict[str, int | float | str | bool] = field(default_factory=dict)

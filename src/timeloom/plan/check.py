@@ -26,6 +26,8 @@ def problems(steps: list[Step], units: list[Unit]) -> Iterator[str]:
     for unit in units:
         if not unit.first <= min(unit.targets, default=unit.first) <= max(unit.targets, default=unit.first) < unit.last:
             yield f"{unit} has targets outside its snapshots"
+        if unit.keep >= 0 and not unit.first <= unit.keep < unit.last:
+            yield f"{unit} keeps the state of a snapshot outside its own"
     for number, step in enumerate(steps):
         if step.ends_epoch != (number == len(steps) - 1):
             yield f"step {number} of {len(steps)} says ends_epoch={step.ends_epoch}"

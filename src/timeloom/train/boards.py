@@ -10,17 +10,21 @@ from timeloom.errors import BadConfig
 from timeloom.records import EpochEnded, Evaluated, Record, Stepped
 
 
+def tensorboard() -> Any:
+    """Return the module that writes event files."""
+    try:
+        return importlib.import_module("torch.utils.tensorboard")
+    except ImportError:
+        raise BadConfig(
+            "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'timeloom[tensorboard]'"
+        ) from None
+
+
 class Board:
     """Event files in the folder `tensorboard` of a run."""
 
     def __init__(self, run: Path) -> None:
-        try:
-            module: Any = importlib.import_module("torch.utils.tensorboard")
-        except ImportError:
-            raise BadConfig(
-                "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'timeloom[tensorboard]'"
-            ) from None
-        self._writer = module.SummaryWriter(run / "tensorboard")
+        self._writer = tensorboard().SummaryWriter(run / "tensorboard")
 
     def add(self, record: Record) -> None:
         """Write what a record says, if it says a number."""

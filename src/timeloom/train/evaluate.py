@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -37,13 +38,19 @@ def evaluate(session: Session, part: Part) -> dict[str, float]:
     for seen in seen_after(session, *session.split.of(part)):
         with torch.no_grad(), session.computing():
             session.goal.score(session.head, seen, part, marks)
-    return marks.means()
+    return by_metric(session, marks)
 
 
 def evaluate_baselines(session: Session, part: Part) -> dict[str, dict[str, float]]:
     """Return the scores of the baselines on a part; this readies `evaluate` for it."""
     marks = session.goal.baselines(part, *session.split.of(part))
-    return {name: marked.means() for name, marked in marks.items()}
+    return {name: by_metric(session, marked) for name, marked in marks.items()}
+
+
+def by_metric(session: Session, marks: Marks) -> dict[str, float]:
+    """Return scores in the order of the task's metrics, the one that validation goes by first."""
+    told = marks.means()
+    return {name: told.get(name, math.nan) for name in (session.metric, *session.goal.metrics)}
 
 
 def window_of(session: Session, t: int) -> Unit:

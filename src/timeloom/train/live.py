@@ -16,9 +16,10 @@ import torch
 
 from timeloom.plan.types import Unit
 from timeloom.records import Ended, EpochEnded, Evaluated, Record
+from timeloom.train.evaluate import by_metric
 from timeloom.train.goals.goal import Draw, Marks
 from timeloom.train.trainer import Trainer
-from timeloom.train.walk import first_carry, goes_on, walk
+from timeloom.train.walk import first_carry, walk
 
 
 def train_live(trainer: Trainer) -> Iterator[Record]:
@@ -40,7 +41,9 @@ def train_live(trainer: Trainer) -> Iterator[Record]:
             epoch=t, loss=losses[-1] if losses else float("nan"), learning_rate=session.settings.optim.rate,
             nodes=progress.nodes, edges=progress.edges, seconds=time.monotonic() - began,
         )  # fmt: skip
-        yield Evaluated(epoch=t, split="live", scores=marks.means(), baselines={}, seconds=time.monotonic() - began)
+        yield Evaluated(
+            epoch=t, split="live", scores=by_metric(session, marks), baselines={}, seconds=time.monotonic() - began
+        )
         progress.epoch += 1
         if trainer.is_due() and progress.epoch < last:
             yield trainer.save()
@@ -92,10 +95,7 @@ def _predict(trainer: Trainer, t: int, newest: int) -> Marks:
     session.predictor.eval()
     unit = _window(trainer, newest, t, keep=newest)
     with torch.no_grad(), session.computing():
-        begin = trainer.before(unit)
-        if not unit.fresh:
-            begin = goes_on(session.model, begin)
-        (seen,), kept = walk(session.model, session.feed, unit, begin, hold=session.hold)
+        (seen,), kept = walk(session.model, session.feed, unit, trainer.before(unit), hold=session.hold)
         session.goal.score(session.head, seen, "test", marks)
     trainer.carry = kept if kept is not None else first_carry(session.model, session.feed)
     return marks
@@ -116,6 +116,6 @@ def _summary(trainer: Trainer, split: str, first: int, baselines: dict[str, Mark
             for name, (total, count) in entry["sums"].items():
                 marks.tally.add(name, total, count)
     return Evaluated(
-        epoch=trainer.progress.epoch, split=split, scores=marks.means(),
-        baselines={name: marked.means() for name, marked in baselines.items()}, seconds=0.0,
+        epoch=trainer.progress.epoch, split=split, scores=by_metric(trainer.session, marks),
+        baselines={name: by_metric(trainer.session, marked) for name, marked in baselines.items()}, seconds=0.0,
     )  # fmt: skip

@@ -65,7 +65,9 @@ class WholeView(View):
     def edge_weight(self) -> Tensor:
         """[E] the weight of each edge."""
         weights = self.edges.into.weights_E
-        return torch.ones(len(self.edges), dtype=self._dtype) if weights is None else weights
+        if weights is not None:
+            return weights
+        return torch.ones(len(self.edges), dtype=self._dtype, device=self.alive_N.device)
 
 
 def edges_of(snapshot: Snapshot, dtype: torch.dtype) -> Edges:

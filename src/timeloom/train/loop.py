@@ -21,10 +21,11 @@ def train(trainer: Trainer) -> Iterator[Record]:
     while not progress.ended:
         began = time.monotonic()
         yield from _steps(trainer)
+        told = _told(trainer, time.monotonic() - began)
         # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.
         validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
         validated = [validate(trainer, baselines)] if validates else []
-        yield _told(trainer, time.monotonic() - began)
+        yield told
         yield from validated
         progress.epoch += 1
         progress.losses, progress.nodes, progress.edges = [], 0, 0

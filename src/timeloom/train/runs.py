@@ -25,6 +25,7 @@ from timeloom.train.boards import Board
 from timeloom.train.evaluate import evaluate as evaluate_part
 from timeloom.train.evaluate import evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Columns
+from timeloom.train.goals.values import ValueGoal
 from timeloom.train.live import train_live
 from timeloom.train.loop import train as train_fixed
 from timeloom.train.session import Session, Stopped, open_session, scales_of
@@ -62,11 +63,11 @@ def train(
     """
     opened = graph if isinstance(graph, DynamicGraph) else open_graph(graph)
     named: dict[str, Any] = {"graph": str(opened.path.resolve())}
-    if model is not None:
-        named["model"] = {"name": _absolute(model)}
-    if task is not None:
-        named["task"] = {"name": task}
+    named |= {} if model is None else {"model": {"name": model}}
+    named |= {} if task is None else {"task": {"name": task}}
     chosen = build(RunSettings, merge(settings or {}, named))
+    # The file of one's own model by its whole path, so that the run finds it again.
+    chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, name=_absolute(chosen.model.name)))
     with stop_requests() as should_stop:
         session = open_session(chosen, opened, should_stop=should_stop)
         derived = derived_of(session)
@@ -82,7 +83,7 @@ def train(
 
 
 def _absolute(model: str) -> str:
-    """Return a model's name; the file of one's own by its whole path, so that the run finds it again."""
+    """Return a model's name; the file of one's own by its whole path."""
     file, colon, name = model.rpartition(":")
     return f"{Path(file).resolve()}:{name}" if colon else model
 
@@ -186,7 +187,13 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
     """Return every number that follows from the settings and the graph, to be told once."""
     settings, split, feed = session.settings, session.split, session.feed
     windows = training_windows(settings.window, split.train_stop)
+    goal = (
+        {"predicts": "the change" if session.goal.is_residual else "the value"}
+        if isinstance(session.goal, ValueGoal)
+        else {}
+    )
     return {
+        **goal,
         "nodes": feed.graph.num_nodes,
         "snapshots for training": split.train_stop,
         "snapshots for validation": split.val_stop - split.train_stop,
@@ -196,7 +203,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         + (f" ({feed.lags} lags)" if feed.lags else ""),
         "updates an epoch": len(windows),
         "window stride": settings.window.step,
-        "rows of the model": session.model.out_size,
+        "outputs of the model": session.model.out_size,
         "hops": session.model.hops,
         "chosen by": session.metric,
         "device": str(session.device),

@@ -18,7 +18,7 @@ from timeloom.train import checkpoint
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
 from timeloom.train.session import Session, scale_tensors, step_randomness
-from timeloom.train.walk import Carry, carry_of, first_carry, walk
+from timeloom.train.walk import Carry, carry_of, first_carry, goes_on, walk
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Trainer:
         progress.nodes += nodes
         progress.edges += edges
         return Stepped(
-            epoch=draw.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
+            epoch=progress.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ class Trainer:
         """Return what a window starts from."""
         if unit.fresh or self.carry is None:
             return first_carry(self.session.model, self.session.feed)
-        return self.carry
+        return goes_on(self.session.model, self.carry)
 
     def loss(self, unit: Unit, draw: Draw) -> tuple[Tensor | None, Carry | None]:
         """Return the mean of the losses of the window's targets (None: it has none), and what is kept."""
@@ -176,7 +176,7 @@ class Trainer:
         _load(self.session, parts["now"], saved.name)
         self.best = parts.get("best", {})
         restore_optimizer(self.optimizer, parts.get("optimizer", {}))
-        kept = parts.get("carry", {})
+        kept = {key: part.to(self.session.device) for key, part in parts.get("carry", {}).items()}
         self.carry = carry_of(tuple(kept[key] for key in sorted(kept)), self.session.feed) if kept else None
         self.progress = Progress(**saved.state["progress"])
         self.run.truncate(saved.state["records_bytes"])

@@ -61,16 +61,18 @@ def goes_on(model: Model, carry: Carry) -> Carry:
 def walk(model: Model, feed: Feed, unit: Unit, carry: Carry, *, hold: bool) -> tuple[list[Seen], Carry | None]:
     """Take the model over a window; return what is seen at its targets, and what is kept for the next window.
 
-    With ``hold`` a node that is absent keeps its state and its last row, else it goes on without edges (SPEC D1.4).
+    With ``hold`` a node that is absent keeps its state and its last row, else it goes on without edges; one that is not
+    yet born gives 0 either way (SPEC D1.4).
     """
     seen: list[Seen] = []
     kept: Carry | None = None
     for t in range(unit.first, unit.last):
         view = feed.view(t)
         out_NH, state = advance(model, view, feed.rows(t), carry.state, hold=hold)
-        if hold and not view.all_alive:
-            out_NH = torch.where(view.alive_N[:, None], out_NH, carry.out_NH)
-        carry = Carry(state, out_NH, carry.born_N | view.alive_N)
+        born_N = carry.born_N | view.alive_N
+        if not view.all_alive:
+            out_NH = torch.where((view.alive_N if hold else born_N)[:, None], out_NH, carry.out_NH)
+        carry = Carry(state, out_NH, born_N)
         if t in unit.targets:
             seen.append(Seen(t, carry.out_NH, carry.born_N))
         if t == unit.keep:

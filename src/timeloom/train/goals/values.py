@@ -29,11 +29,20 @@ class ValueGoal(Goal):
         """Return a linear map to one number."""
         return NodeHead(num_in, 1, dropout=dropout)
 
+    @property
+    def is_residual(self) -> bool:
+        """Whether the change from the last known value is predicted: as asked for, or where it varies less."""
+        scales = self._feed.scales
+        assert scales is not None, "scales are measured or loaded before anything is predicted"
+        if self._task.residual is None:
+            return scales.change_deviation < scales.target_deviation
+        return self._task.residual
+
     def _base(self, t: int) -> tuple[Float64s, float]:
         """Return what the model's output is added to, and what it is multiplied by first."""
         scales = self._feed.scales
         assert scales is not None, "scales are measured or loaded before anything is predicted"
-        if not self._task.residual:
+        if not self.is_residual:
             return np.full(self._feed.graph.num_nodes, scales.target_mean), scales.target_deviation
         before = self._feed.label_before(t)
         return np.where(np.isnan(before), scales.target_mean, before), scales.change_deviation
