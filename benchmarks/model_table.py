@@ -31,12 +31,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 RUNS = ROOT / "runs" / "table"
 PAGE = ROOT / "docs" / "results.md"
-ABOUT = """Every model beside baselines that learn nothing, on real data sets; made by `benchmarks/model_table.py`, which
-holds the exact settings. All models of a table share them: few epochs, one size, nothing tuned for a model, so the
-tables say what a first run gives, not what a model can reach. Splits are chronological (70 / 15 / 15 % of the labels);
-models are chosen by validation and tested once. Mean and standard deviation of {seeds} seeds; baselines of links and of
-held-back nodes vary with the seed, too. **Bold**: better than every baseline by the first metric. Where nothing is bold,
-no model has earned its place yet. Seconds are of one thread on a busy machine: they compare models roughly."""
+ABOUT = """Every model beside baselines that learn nothing, on real data sets; made by `benchmarks/model_table.py`,
+which holds the exact settings. All models of a table share them: few epochs, one size, nothing tuned for a model, so
+the tables say what a first run gives, not what a model can reach. Splits are chronological (70 / 15 / 15 % of the
+labels); models are chosen by validation and tested once. Mean and standard deviation of {seeds} seeds; baselines of
+links and of held-back nodes vary with the seed, too. **Bold**: better than every baseline by the first metric. Where
+nothing is bold, no model has earned its place yet. Seconds are of one thread on a busy machine: they compare models
+roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

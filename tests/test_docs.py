@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from timeloom.cli import app, run
+from timeloom.nn.models import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -59,6 +61,29 @@ def test_the_account_shown_in_the_readme_is_what_the_command_prints(
     assert run(["ingest", str(shared_data / "small/CollegeMsg.txt.gz"), "--every", "1d", "--out", "gg"]) == 0
     told = capsys.readouterr().out.splitlines()[:-1]
     assert "\n".join(told) in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_settings_says_what_the_sources_say() -> None:
+    spec = importlib.util.spec_from_file_location("settings_page", ROOT / "scripts/settings_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs/settings.md").read_text(encoding="utf-8") == module.page()
+    rows = [line for line in module.page().splitlines() if line.startswith("| `")]
+    assert rows
+    assert not [row for row in rows if row.rstrip().endswith("|  |")], "a setting without a meaning"
+
+
+def test_the_page_of_models_names_them_all() -> None:
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    assert [name for name in MODELS if f"`{name}`" not in text] == []
+
+
+def test_architecture_names_every_file_of_training() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    files = [*(ROOT / "src/timeloom/train").glob("*.py"), *(ROOT / "src/timeloom/kernels").glob("*.py")]
+    assert [path.name for path in files if not path.name.startswith("__") and f"{path.name}`" not in text] == []
 
 
 def test_architecture_names_every_file_of_the_data_layer() -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from timeloom.graph.ingest import Ingest as Ingest
     from timeloom.graph.ingest import Windows as Windows
     from timeloom.graph.ingest import ingest as ingest
+    from timeloom.graph.synth import Drift as Drift
     from timeloom.graph.synth import synth as synth
     from timeloom.kernels.norms import Norm as Norm
     from timeloom.nn.model import Model as Model
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from timeloom.train.runs import train as train
 
 __all__ = [
-    "DynamicGraph", "Ingest", "Model", "ModelSettings", "Norm", "PerNode", "Shared", "View", "Windows", "__version__",
-    "evaluate", "ingest", "open", "predict", "resume", "synth", "train",
+    "Drift", "DynamicGraph", "Ingest", "Model", "ModelSettings", "Norm", "PerNode", "Shared", "View", "Windows",
+    "__version__", "evaluate", "ingest", "open", "predict", "resume", "synth", "train",
 ]  # fmt: skip
 
 # Where each public name lives. `import timeloom` stays instant: a name's module is imported when it is first used.
@@ -35,6 +36,7 @@ _HOMES = {
     "ingest": ("timeloom.graph.ingest", "ingest"),
     "Ingest": ("timeloom.graph.ingest", "Ingest"),
     "Windows": ("timeloom.graph.ingest", "Windows"),
+    "Drift": ("timeloom.graph.synth", "Drift"),
     "synth": ("timeloom.graph.synth", "synth"),
     "train": ("timeloom.train.runs", "train"),
     "resume": ("timeloom.train.runs", "resume"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Literal
 
 import pytest
@@ -48,7 +49,7 @@ def test_windows_that_inherit_cover_every_snapshot_and_follow_each_other(setting
     assert {t for unit in units for t in range(unit.first, unit.last)} == set(range(count))
     assert units[0].fresh
     assert not any(unit.fresh for unit in units[1:])
-    for before, unit in zip(units[:-1], units[1:], strict=True):
+    for before, unit in itertools.pairwise(units):
         assert before.last - before.first == settings.length
         assert unit.first - before.first == settings.step == (settings.stride or settings.length)
         assert before.keep == unit.first - 1
@@ -154,7 +155,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"length": 3, "stride": 4}, "window.stride=4 leaves out snapshots .* use a stride of 3 or less"),
     ):
         with pytest.raises(BadConfig, match=sentence):
-            WindowSettings(**given_)
+            WindowSettings(**given_)  # type: ignore[arg-type]
     assert WindowSettings(length=3, stride=4, state="zero").step == 4
     assert WindowSettings(length=3, state="zero").step == 1
     assert WindowSettings(length=3).step == 3

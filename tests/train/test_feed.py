@@ -69,7 +69,7 @@ def test_degrees_are_those_of_the_snapshot_seen(asked: Any, log: bool) -> None:
 def test_auto_shows_the_features_of_the_graph_where_it_has_any(kind: FeatureKind) -> None:
     graph = tiny(0, weighted=True, features=kind)
     for asked in ("auto", "graph"):
-        feed = feed_of(graph, "degree", inputs=InputSettings(features=asked))  # type: ignore[arg-type]
+        feed = feed_of(graph, "degree", inputs=InputSettings(features=asked))
         assert (feed.features, feed.num_features) == ("graph", graph.features.num_features)
         for t in range(len(graph)):
             assert np.array_equal(feed.raw(t), graph.features.at(t))
@@ -130,7 +130,7 @@ def test_the_last_known_label_is_never_the_one_to_be_predicted(name: TaskName, h
 def test_a_label_that_is_not_known_is_shown_as_the_mean() -> None:
     graph = tiny(3, labels="value")
     for scale in ("standard", "none"):
-        feed = feed_of(graph, "signal", inputs=InputSettings(scale=scale))  # type: ignore[arg-type]
+        feed = feed_of(graph, "signal", inputs=InputSettings(scale=scale))
         feed.measure(TRAIN_STOP)
         for t in range(len(graph)):
             missing = np.isnan(feed.raw(t))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from timeloom.errors import BadConfig, Diverged, TooLarge
 from timeloom.graph.dynamic import open_graph
 from timeloom.plan.batch.windows import WindowSettings, training_windows
 from timeloom.records import Record
-from timeloom.train import loop
+from timeloom.train import checkpoint, loop
 from timeloom.train.feed import Feed
 from timeloom.train.optim import rate_in
 from timeloom.train.runs import resume, train
@@ -100,23 +101,25 @@ def target_scale() -> tuple[Tensor, Tensor]:
     return told.mean(), told.std(correction=0)
 
 
-def loss_at(p: Params, t: int, h: Tensor) -> Tensor:
-    """Return the mean square error of active nodes that were born."""
-    born = torch.stack([alive(s) for s in range(t + 1)]).any(0)
+def loss_at(p: Params, t: int, h: Tensor, since: int) -> Tensor:
+    """Return the mean square error of active nodes that were there since a snapshot."""
+    born = torch.stack([alive(s) for s in range(since, t + 1)]).any(0)
     counts = (alive(t) | alive(t + 1)) & born
     mean, deviation = target_scale()
     told = (h @ p["head.linear.weight"].t() + p["head.linear.bias"])[:, 0]
     return torch.square(told - (label(t + 1) - mean) / deviation)[counts].mean()
 
 
-def window_loss(p: Params, first: int, last: int, targets: range, h: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the loss of a window and the state after each of its snapshots."""
+def window_loss(
+    p: Params, first: int, last: int, targets: range, h: Tensor, since: int = 0
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss of a window and the state after each of its snapshots; it knows of nodes since a snapshot."""
     losses, states = [], []
     for t in range(first, last):
         h = one_snapshot(p, t, h)
         states.append(h)
         if t in targets:
-            losses.append(loss_at(p, t, h))
+            losses.append(loss_at(p, t, h, since))
     return torch.stack(losses).mean(), states
 
 
@@ -158,10 +161,12 @@ def written_out(
             for value in p.values():
                 value.requires_grad_()
             asked = range(first, last) if targets == "all" else range(last - 1, last)
-            loss, states = window_loss(p, first, last, asked, h if state == "inherit" else torch.zeros_like(h))
+            if state == "zero":
+                h = torch.zeros_like(h)
+            loss, states = window_loss(p, first, last, asked, h, first if state == "zero" else 0)
             g = dict(zip(p, torch.autograd.grad(loss, list(p.values())), strict=True))
             norms.append(math.sqrt(sum(float(one.square().sum()) for one in g.values())))
-            losses.append(float(loss))
+            losses.append(float(loss.detach()))
             share = min(1.0, clip / (norms[-1] + 1e-6)) if clip else 1.0
             g = {name: one * share for name, one in g.items()}
             p = update({name: value.detach() for name, value in p.items()}, g, memory, len(losses))
@@ -245,8 +250,6 @@ def test_the_state_that_is_inherited_is_kept_from_before_the_update(tiny: Path, 
     session = open_session(build(RunSettings, merge(small(EXACT), {"graph": str(tiny)})), open_graph(tiny))
     first = session.predictor.state_dict()
     _, states = window_loss(first, 0, 2, range(2), torch.zeros(NUM_NODES, 3, dtype=torch.float64))
-    from timeloom.train import checkpoint
-
     found = checkpoint.load(tmp_path / "run" / "checkpoints", "epoch-000000-step-000001").tensors
     torch.testing.assert_close(found["carry/000"], states[-1])
     torch.testing.assert_close(found["carry/001"], states[-1])
@@ -449,8 +452,6 @@ def test_precisions_are_near_each_other_and_what_they_say(drifting: Path, tmp_pa
 def test_under_bf16_what_is_carried_between_windows_is_not_rounded(drifting: Path, tmp_path: Path) -> None:
     settings = small({"train": {"precision": "bf16", "save_seconds": 0.0, "keep": 99, "epochs": 1}})
     train(drifting, tmp_path / "run", settings)
-    from timeloom.train import checkpoint
-
     carried = checkpoint.load(tmp_path / "run" / "checkpoints", "epoch-000000-step-000001").tensors["carry/000"]
     assert carried.dtype == torch.float32
 
@@ -459,7 +460,7 @@ def test_the_loss_goes_down_and_persistence_is_beaten(tmp_path: Path) -> None:
     graph = drift(tmp_path / "g", num_nodes=200, num_edges=1000, num_snapshots=40, num_communities=4, lag=3)
     result = train(graph, tmp_path / "run", small({"train": {"epochs": 12}, "model": {"hidden": 16}}))
     losses = [epoch["loss"] for epoch in of_kind(tmp_path / "run", "epoch_ended")]
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
     assert result.scores["mse"] < 0.8 * result.baselines["persistence"]["mse"]
     assert result.scores["mse"] < result.baselines["mean"]["mse"]
 
@@ -563,12 +564,14 @@ def test_every_kind_of_record_is_written_and_shown(drifting: Path, tmp_path: Pat
     shown: list[Record] = []
     settings = small({"train": {"log_steps": True, "epochs": 2}})
     train(drifting, tmp_path / "run", settings, show=shown.append)
+    told = [record.kind for record in shown]
     resume(tmp_path / "run", {"train": {"epochs": 3}}, show=shown.append)
     lines = [line.split('"')[3] for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     steps = len(training_windows(WindowSettings(length=3), 6))
     epoch = ["stepped"] * steps + ["epoch_ended", "evaluated"]
     assert lines == ["started", *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "ended"]
-    assert [record.kind for record in shown][: len(lines) - steps - 5] == lines[: len(lines) - steps - 5]
+    assert told == ["started", *epoch, *epoch, "saved", "evaluated", "ended"]
+    assert [record.kind for record in shown[len(told) :]] == ["resumed", *epoch, "saved", "evaluated", "ended"]
     train(drifting, tmp_path / "quiet", small())
     assert of_kind(tmp_path / "quiet", "stepped") == []
     counted = [record for record in history(tmp_path / "run") if record["kind"] == "stepped"]
@@ -585,10 +588,10 @@ def test_every_kind_of_record_is_written_and_shown(drifting: Path, tmp_path: Pat
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_can_read_what_is_written(drifting: Path, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    module: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
 
     train(drifting, tmp_path / "run", small({"train": {"tensorboard": True, "epochs": 3}}))
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events = module.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) >= {"step/loss", "epoch/loss", "epoch/learning_rate", "val/mse", "test/mse"}
     ended = of_kind(tmp_path / "run", "epoch_ended")
@@ -604,8 +607,6 @@ def test_tensorboard_can_read_what_is_written(drifting: Path, tmp_path: Path) ->
 def test_without_tensorboard_a_run_that_asks_for_it_is_refused(
     drifting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import importlib
-
     def missing(name: str) -> None:
         raise ImportError(name)
 

@@ -105,8 +105,8 @@ class TaskSettings:
 class SplitSettings:
     """Which labels are for training, for validation and for the test: the earliest, the next and the last."""
 
-    train: float = 0.7
-    val: float = 0.15
+    train: float = 0.7  # the share of the labels, the earliest
+    val: float = 0.15  # the share of the labels after those; the rest is the test
 
     def __post_init__(self) -> None:
         if not (0.0 < self.train < 1.0 and 0.0 < self.val < 1.0 and self.train + self.val < 1.0):

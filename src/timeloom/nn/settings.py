@@ -14,7 +14,7 @@ class ModelSettings:
 
     name: str = "tgcn"
     """One of `timeloom models`, or FILE.py:Class for a model of your own."""
-    hidden: int = 32
+    hidden: int = 32  # numbers that a layer gives for each node
     layers: int = 1
     """mpnn_lstm, sage: so many convolutions below one recurrence. All others: so many pairs of convolution and
     recurrence on top of each other."""
@@ -27,7 +27,7 @@ class ModelSettings:
     walk: Literal["pull", "push"] = "pull"
     """dcrnn: pull keeps constants (the paper, SPEC D2.4); push is the direction of the official code."""
     span: int = 4  # sage: snapshots that the linear or attention part looks at (DistDy's window)
-    jump: bool = True  # mpnn_lstm: the LSTM reads all convolutions, not the last alone
+    jump: bool = True  # mpnn_lstm: the first LSTM reads all convolutions, not the last alone
     skip: bool = True  # mpnn_lstm: the input features are part of the output
     batch_norm: bool = False  # mpnn_lstm: as its authors; couples all nodes, so that rows cannot be shared (SPEC D2.3)
     dropout: float = 0.0

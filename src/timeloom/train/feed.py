@@ -134,8 +134,8 @@ class Feed:
         if (kept := self._views.get(t)) is not None:
             return kept
         view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device)
-        # What norms add to a view comes later: two numbers a node.
-        return self._views.offer(t, view, view.num_bytes + 16 * view.num_nodes)
+        # What norms add to a view comes later: three numbers a node.
+        return self._views.offer(t, view, view.num_bytes + 3 * self.dtype.itemsize * view.num_nodes)
 
     def rows(self, t: int) -> Tensor:
         """Return the [N, F] input rows of snapshot t."""

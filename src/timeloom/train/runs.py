@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from timeloom.config import build, dump, merge
+from timeloom.config import build, dump, flat, merge
 from timeloom.errors import BadConfig, Interrupted, TooLarge
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.keys import Int64s
@@ -21,7 +21,7 @@ from timeloom.graph.tasks import GraphLike, Part
 from timeloom.plan.batch.windows import training_windows
 from timeloom.records import Evaluated, Record, RunDirectory, Saved, Started, Stepped, read, read_config
 from timeloom.train import checkpoint
-from timeloom.train.boards import Board
+from timeloom.train.boards import Board, tensorboard
 from timeloom.train.evaluate import evaluate as evaluate_part
 from timeloom.train.evaluate import evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Columns
@@ -31,7 +31,7 @@ from timeloom.train.loop import train as train_fixed
 from timeloom.train.session import Session, Stopped, open_session, scales_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.stopping import stop_requests
-from timeloom.train.trainer import Trainer, grouped
+from timeloom.train.trainer import Trainer, grouped, load_parameters
 
 MAY_CHANGE = ("epochs", "patience", "save_seconds", "keep", "threads", "cache_bytes", "log_steps", "tensorboard")
 """What of [train] a resumed run may be given anew: nothing of it changes what an epoch computes."""
@@ -68,18 +68,28 @@ def train(
     chosen = build(RunSettings, merge(settings or {}, named))
     # The file of one's own model by its whole path, so that the run finds it again.
     chosen = dataclasses.replace(chosen, model=dataclasses.replace(chosen.model, name=_absolute(chosen.model.name)))
+    if chosen.train.tensorboard:
+        tensorboard()
     with stop_requests() as should_stop:
         session = open_session(chosen, opened, should_stop=should_stop)
-        derived = derived_of(session)
+        started = _started(session)
         with RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite) as run:
-            trainer = Trainer(session, run)
-            started = Started(
-                graph=opened.name, num_parameters=sum(p.numel() for p in session.predictor.parameters()),
-                derived=derived, version=metadata.version("timeloom"),
-            )  # fmt: skip
-            run.append(started)
-            show(started)
-            return _drive(trainer, show)
+            return _begin(Trainer(session, run), started, show)
+
+
+def _started(session: Session) -> Started:
+    """Return what there is to tell of a run before it begins."""
+    return Started(
+        graph=session.feed.graph.name, num_parameters=sum(p.numel() for p in session.predictor.parameters()),
+        derived=derived_of(session), version=metadata.version("timeloom"),
+    )  # fmt: skip
+
+
+def _begin(trainer: Trainer, started: Started, show: Show) -> Result:
+    """Tell that a run begins, and run it to its end."""
+    trainer.run.append(started)
+    show(started)
+    return _drive(trainer, show)
 
 
 def _absolute(model: str) -> str:
@@ -96,10 +106,10 @@ def resume(
     path = Path(run)
     chosen = _changed(_settings_of(path), settings or {})
     with stop_requests() as should_stop, RunDirectory.open(path) as directory:
-        if not checkpoint.names(directory.checkpoints):
-            directory.truncate(0)
+        if name is None and not checkpoint.names(directory.checkpoints):
             session = open_session(chosen, _graph_of(chosen, graph), should_stop=should_stop)
-            return _drive(Trainer(session, directory), show)
+            directory.truncate(0)
+            return _begin(Trainer(session, directory), _started(session), show)
         load = checkpoint.latest if name is None else lambda folder: checkpoint.load(folder, name)
         saved = load(directory.checkpoints)
         trainer = Trainer(_session_of(chosen, saved, graph, should_stop), directory)
@@ -112,8 +122,7 @@ def resume(
 
 def _changed(settings: RunSettings, changes: Mapping[str, Any]) -> RunSettings:
     """Return a run's settings with what may be changed when it is resumed."""
-    others = [f"{table}.{key}" for table, keys in changes.items() if table != "train" for key in keys]
-    others += [f"train.{key}" for key in changes.get("train", {}) if key not in MAY_CHANGE]
+    others = [key for key in flat(changes) if key not in {f"train.{one}" for one in MAY_CHANGE}]
     if others:
         raise BadConfig(
             f"{others[0]} cannot be changed in a run that has begun: start a new one; of a resumed run only "
@@ -242,7 +251,7 @@ def open_run(
     saved = checkpoint.latest(folder) if name is None else checkpoint.load(folder, name)
     session = _session_of(settings, saved, graph)
     parts = grouped(saved.tensors)
-    session.predictor.load_state_dict(parts.get("best") or parts["now"])
+    load_parameters(session, parts.get("best") or parts["now"], saved.name)
     session.predictor.eval()
     return session
 

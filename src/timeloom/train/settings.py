@@ -33,9 +33,9 @@ class InputSettings:
 class OptimSettings:
     """How parameters are learnt."""
 
-    name: Literal["adam", "adamw", "sgd"] = "adam"
-    rate: float = 1e-2
-    weight_decay: float = 0.0
+    name: Literal["adam", "adamw", "sgd"] = "adam"  # the optimizer
+    rate: float = 1e-2  # the learning rate
+    weight_decay: float = 0.0  # adamw: apart from the gradient; adam and sgd: added to it
     momentum: float = 0.9  # sgd
     clip: float = 1.0
     """The largest norm of the gradient; a larger one is scaled down (0: never)."""
@@ -43,8 +43,8 @@ class OptimSettings:
     """cosine: down to 0 at the last epoch. step: times `factor` every `step_epochs`. plateau: times `factor` when
     validation has not improved for `step_epochs` epochs."""
     warmup_epochs: int = 0  # the rate grows evenly over the first so many epochs
-    factor: float = 0.3
-    step_epochs: int = 20
+    factor: float = 0.3  # see schedule
+    step_epochs: int = 20  # see schedule
 
     def __post_init__(self) -> None:
         if not 0.0 < self.rate < 100.0:
@@ -76,13 +76,14 @@ class TrainSettings:
 
     protocol: Literal["fixed", "live"] = "fixed"
     """fixed: train on the earliest part, choose by the next, test on the last. live: see [live]."""
-    epochs: int = 100
+    epochs: int = 100  # passes over the training part, at most
     patience: int = 20
     """Stops after so many epochs without improvement in validation (0: never)."""
     metric: str = ""
     """What validation goes by (default: mse, accuracy, or mrr against the first kind of negatives)."""
-    validate_every: int = 1  # epochs
+    validate_every: int = 1  # epochs from one validation to the next
     seed: int = 0
+    """The same seed gives the same run, to the bit; it draws first weights, dropout, negatives and node splits."""
     precision: Literal["float32", "float64", "bf16"] = "float32"
     """bf16: products in bfloat16, parameters, states between windows and losses in float32."""
     device: str = "auto"

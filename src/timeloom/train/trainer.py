@@ -173,12 +173,15 @@ class Trainer:
     def restore(self, saved: checkpoint.Checkpoint) -> Resumed:
         """Go back to a checkpoint: from here on everything is as if the run had never been interrupted."""
         parts = grouped(saved.tensors)
-        _load(self.session, parts["now"], saved.name)
+        load_parameters(self.session, parts["now"], saved.name)
         self.best = parts.get("best", {})
         restore_optimizer(self.optimizer, parts.get("optimizer", {}))
         kept = {key: part.to(self.session.device) for key, part in parts.get("carry", {}).items()}
         self.carry = carry_of(tuple(kept[key] for key in sorted(kept)), self.session.feed) if kept else None
         self.progress = Progress(**saved.state["progress"])
+        # Later checkpoints know of records that are now forgotten.
+        names = checkpoint.names(self.run.checkpoints)
+        checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
         self.run.truncate(saved.state["records_bytes"])
         return Resumed(checkpoint=saved.name, epoch=self.progress.epoch, step=self.progress.step)
 
@@ -188,12 +191,14 @@ class Trainer:
             self.session.predictor.load_state_dict(self.best)
 
 
-def _load(session: Session, tensors: dict[str, Tensor], name: str) -> None:
+def load_parameters(session: Session, tensors: dict[str, Tensor], name: str) -> None:
+    """Set the parameters to those of a checkpoint, if they are of this model."""
     try:
         session.predictor.load_state_dict(tensors)
     except RuntimeError as error:
+        why = " ".join(str(error).split())
         raise BadRun(
-            f"checkpoint {name} does not fit the model {session.settings.model.name!r} of this run ({error}): was the "
+            f"checkpoint {name} does not fit the model {session.settings.model.name!r} of this run ({why}): was the "
             "model's file or config.toml changed since?"
         ) from None
 
