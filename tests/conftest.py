@@ -1,9 +1,13 @@
 """What every test may count on: repeatable examples, and the shared data sets where this machine has them."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Two test processes with two threads each would fight for two cores; read by torch when it is first imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("timeloom", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("timeloom")

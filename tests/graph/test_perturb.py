@@ -56,6 +56,30 @@ def test_what_never_changes_has_no_other_future() -> None:
     assert other.labels.fixed
 
 
+def test_labels_can_be_noise_before_edges_are() -> None:
+    true = drawn(1, labels="class")
+    other = Perturbed(true, 4, seed=5, labels_after=3)
+    assert [np.array_equal(other.labels.at(t), true.labels.at(t)) for t in (3, 4, 5)] == [True, False, False]
+    assert [same(other.snapshot(t), true.snapshot(t)) for t in (3, 4, 5)] == [True, True, False]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("labels", ["class", "value"])
+def test_labels_of_hidden_nodes_are_noise_at_all_times(labels: LabelKind, fixed: bool) -> None:
+    true = tiny(1, num_nodes=30, labels=labels, fixed_labels=fixed)
+    hidden = np.arange(30) % 2 == 0
+    other = Perturbed(true, 100, seed=5, hidden_N=hidden)
+    for t in range(len(true)):
+        mine, theirs = true.labels.at(t), other.labels.at(t)
+        assert np.array_equal(mine[~hidden], theirs[~hidden], equal_nan=labels == "value")
+        assert not np.array_equal(mine[hidden], theirs[hidden], equal_nan=labels == "value")
+        assert mine.dtype == theirs.dtype
+        assert same(other.snapshot(t), true.snapshot(t))
+    assert np.array_equal(other.labels.at(2), other.labels.at(6), equal_nan=labels == "value") == fixed
+    bare = tiny(1, num_nodes=30)
+    assert np.array_equal(Perturbed(bare, 0, seed=5, hidden_N=hidden).labels.at(3), bare.labels.at(3))
+
+
 @pytest.mark.parametrize("kind", ["raw", "log"])
 def test_features_that_are_degrees_follow_the_other_edges(kind: FeatureKind) -> None:
     true = drawn(2, features=kind)

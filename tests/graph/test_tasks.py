@@ -81,9 +81,7 @@ def test_parts_are_as_large_as_asked_where_that_can_be() -> None:
 
 @pytest.mark.parametrize(("num_snapshots", "horizon", "count"), [(0, 0, 0), (2, 0, 2), (3, 1, 2), (4, 9, 0)])
 def test_too_few_snapshots_to_split_are_refused(num_snapshots: int, horizon: int, count: int) -> None:
-    said = (
-        f"needs 3 snapshots that have a label {horizon} ahead, .* {num_snapshots} snapshots have {count}: use a"
-    )
+    said = f"needs 3 snapshots that have a label {horizon} ahead, .* {num_snapshots} snapshots have {count}: use a"
     with pytest.raises(BadConfig, match=said):
         split_by_time(SplitSettings(), num_snapshots, horizon)
 

@@ -60,8 +60,12 @@ def random_snapshots(num_nodes: int, num_edges: int, num_snapshots: int, seed: i
 
 def history(run: Path) -> list[dict[str, Any]]:
     """Return what happened in a run: its records but for what the clock or an interruption may change."""
-    kept = [record for record in read(run) if not isinstance(record, Saved | Resumed)]
-    return [{key: value for key, value in as_json(record).items() if key != "seconds"} for record in kept]
+    kept = [as_json(record) for record in read(run) if not isinstance(record, Saved | Resumed)]
+    for record in kept:
+        record.pop("seconds", None)
+        # More of them may be asked for when the run goes on.
+        record.get("derived", {}).pop("epochs at most", None)
+    return kept
 
 
 def of_kind(run: Path, kind: str, **fields: Any) -> list[dict[str, Any]]:

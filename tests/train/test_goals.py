@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.graph.tiny import LabelKind, TinyGraph, snapshot_of, tiny
+from tests.graph.tiny import Edge, LabelKind, TinyGraph, snapshot_of, tiny
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import Negatives, Part, Split, SplitSettings, TaskSettings, node_parts, split_by_time
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
 from timeloom.train.goals import make_goal
+from timeloom.train.goals.edge_classes import EdgeClassGoal
 from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, balance
 from timeloom.train.goals.links import LinkGoal
 from timeloom.train.settings import InputSettings
@@ -440,6 +441,21 @@ def test_no_more_edges_are_scored_than_allowed_and_the_seed_draws_them() -> None
     assert max(counts) > 4
 
 
+def test_other_edges_of_the_same_graph_are_scored_in_every_snapshot() -> None:
+    edges = [Edge(u, v, 0, 1.0) for u in range(6) for v in range(6)]
+    graph = TinyGraph([snapshot_of(t, 6, edges, alive=set()) for t in range(8)])
+    scene = Scene(graph, TaskSettings(name="edge_classes", most_pairs=5))
+
+    def scored(seed: int) -> set[tuple[int, ...]]:
+        goal = EdgeClassGoal(scene.feed, scene.task, scene.split, seed)
+        drawn = [goal._scored(t) for t in range(scene.split.test_stop)]
+        assert all(len(set(zip(sources.tolist(), targets.tolist(), strict=True))) == 5 for sources, targets, _ in drawn)
+        return {(*sources.tolist(), *targets.tolist()) for sources, targets, _ in drawn}
+
+    assert len(scored(SEED)) == scene.split.test_stop
+    assert not scored(SEED) & scored(SEED + 1)
+
+
 def test_edges_without_types_have_no_type_to_predict() -> None:
     with pytest.raises(
         BadConfig, match=r"task.edge_class=type: the edges of 'tiny' have no types; ingest it with --type"
@@ -759,5 +775,6 @@ def test_errors_fall_and_shares_rise_and_no_number_beats_none(
 
 def test_balanced_weights_make_every_class_that_occurs_count_alike() -> None:
     weights = balance(np.array([6, 0, 2]), 3)
-    assert weights.tolist() == pytest.approx([8 / 12, 0.0, 2.0])
-    assert balance(np.zeros(2, np.int64), 2).tolist() == [0.0, 0.0]
+    # A class that is first met after training has a loss, too.
+    assert weights.tolist() == pytest.approx([8 / 12, 1.0, 2.0])
+    assert balance(np.zeros(2, np.int64), 2).tolist() == [1.0, 1.0]

@@ -571,7 +571,14 @@ def test_every_kind_of_record_is_written_and_shown(drifting: Path, tmp_path: Pat
     epoch = ["stepped"] * steps + ["epoch_ended", "evaluated"]
     assert lines == ["started", *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "ended"]
     assert told == ["started", *epoch, *epoch, "saved", "evaluated", "ended"]
-    assert [record.kind for record in shown[len(told) :]] == ["resumed", *epoch, "saved", "evaluated", "ended"]
+    assert [record.kind for record in shown[len(told) :]] == [
+        "started",
+        "resumed",
+        *epoch,
+        "saved",
+        "evaluated",
+        "ended",
+    ]
     train(drifting, tmp_path / "quiet", small())
     assert of_kind(tmp_path / "quiet", "stepped") == []
     counted = [record for record in history(tmp_path / "run") if record["kind"] == "stepped"]

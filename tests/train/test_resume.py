@@ -231,8 +231,9 @@ KILLED: dict[str, Any] = {
 
 def killed_at_random(graph: Path, folder: Path, times: int, settings: dict[str, Any]) -> None:
     """Kill runs after random delays until they have been killed so often, each going on until it ends."""
-    began = time.monotonic()
     train(graph, folder / "whole", settings)
+    began = time.monotonic()
+    train(graph, folder / "whole", settings, overwrite=True)
     lasts, rng, kills, ended = time.monotonic() - began, np.random.default_rng(0), 0, 0
     run = folder / "run"
     while kills < times or ended == 0:

@@ -29,9 +29,12 @@ def telling(*, quiet: bool, as_lines: bool) -> Iterator[Show]:
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
-        with Live(console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
-            yield _Told(write=live.console.print, update=live.update)
+        with Live(console=Console(stderr=True, highlight=False), transient=True, refresh_per_second=8) as live:
+            yield _Told(
+                write=live.console.print, update=lambda line: live.update(Text(line, no_wrap=True, overflow="ellipsis"))
+            )
     else:
         yield _Told(write=_line, update=None)
 
@@ -56,23 +59,23 @@ class _Told:
         self._write, self._update = write, update
         self._began = self._last = time.monotonic()
         self._epoch: EpochEnded | None = None
-        self._updates, self._steps = 0, 0
+        self._updates = self._steps = self._epochs = self._now = 0
         self._nodes = self._edges = 0
-        self._seconds = 0.0
-        self._best = math.nan
+        self._seconds, self._score = 0.0, ""
 
     def __call__(self, record: Record) -> None:
         if isinstance(record, Started):
-            self._updates = int(record.derived.get("updates an epoch", 0))
+            self._updates, self._epochs = (int(record.derived[name]) for name in ("updates an epoch", "epochs at most"))
             self._write(f"{record.graph}: {record.num_parameters:,} parameters")
             for name, value in record.derived.items():
                 self._write(f"  {name:24} {value}")
         elif isinstance(record, Resumed):
+            self._now = record.epoch
             self._write(f"resumed from {record.checkpoint}: epoch {record.epoch}, step {record.step}")
         elif isinstance(record, Stepped):
             self._stepped(record)
         elif isinstance(record, EpochEnded):
-            self._epoch, self._steps = record, 0
+            self._epoch, self._steps, self._now = record, 0, record.epoch + 1
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):
             self._validated(record)
 
@@ -81,25 +84,30 @@ class _Told:
         self._nodes, self._edges = self._nodes + record.nodes, self._edges + record.edges
         self._seconds += record.seconds
         if self._update is not None:
-            place = f"step {self._steps}" + (f"/{self._updates}" if self._updates else "")
-            self._update(f"epoch {record.epoch}  {place}  loss {record.loss:.4f}  {self._speed()}")
+            place = f"epoch {self._now + 1}/{self._epochs}  step {self._steps}/{self._updates}"
+            self._update(f"{place}  loss {record.loss:.4f}{self._score}  {self._speed()}{self._left()}")
+
+    def _left(self) -> str:
+        """Return how long it will take yet, if it goes on like the last epoch and nothing stops it early."""
+        if self._epoch is None:
+            return ""
+        epochs = self._epochs - self._now - self._steps / max(self._updates, 1)
+        return f"  < {max(epochs, 0.0) * self._epoch.seconds + 1:.0f} s left"
 
     def _speed(self) -> str:
         seconds = max(self._seconds, 1e-9)
-        return f"{self._nodes / seconds / 1e6:.2f} M nodes/s  {self._edges / seconds / 1e6:.2f} M edges/s"
+        return f"{self._nodes / seconds / 1e6:.2f} M nodes/s {self._edges / seconds / 1e6:.2f} M edges/s"
 
     def _validated(self, record: Evaluated) -> None:
         name, value = next(iter(record.scores.items()))
         loss = math.nan if self._epoch is None else self._epoch.loss
+        self._score = f"  {record.split} {name} {value:.4f}"
         now = time.monotonic()
-        if self._update is None and now - self._last < _SECONDS_BETWEEN_LINES and record.epoch:
+        if now - self._last < _SECONDS_BETWEEN_LINES and record.epoch:
             return
         self._last = now
         what = "snapshot" if record.split == "live" else "epoch"
-        self._write(
-            f"{what} {record.epoch}  loss {loss:.4f}  {record.split} {name} {value:.4f}  {self._speed()}  "
-            f"{now - self._began:.0f} s"
-        )
+        self._write(f"{what} {record.epoch}  loss {loss:.4f}{self._score}  {self._speed()}  {now - self._began:.0f} s")
 
 
 def table_of(record: Evaluated) -> list[str]:

@@ -81,6 +81,8 @@ def train(
             runs.resume(run.resume, changes, name=checkpoint, show=tell)
             out = run.resume
         else:
+            if checkpoint is not None:
+                raise BadConfig(f"--checkpoint {checkpoint} goes with --resume RUN: a new run has none")
             whole = merge({} if run.config is None else read_toml(run.config), changes)
             where, out = _graph_and_out(graph, run, whole)
             runs.train(where, out, whole, model=run.model, task=run.task, overwrite=run.overwrite, show=tell)

@@ -19,10 +19,17 @@ from timeloom.graph.tasks import GraphLike
 
 
 class Perturbed:
-    """A graph that is the true one up to snapshot ``after``, and noise from there on: edges, features and labels."""
+    """A graph that is the true one up to snapshot ``after``, and noise from there on: edges, features and labels.
 
-    def __init__(self, graph: GraphLike, after: int, *, seed: int) -> None:
+    Labels are noise after ``labels_after`` already where that is given, and those of ``hidden_N`` in every snapshot.
+    """
+
+    def __init__(
+        self, graph: GraphLike, after: int, *, seed: int, labels_after: int | None = None,
+        hidden_N: NDArray[np.bool_] | None = None,
+    ) -> None:  # fmt: skip
         self._graph, self._after, self._seed = graph, after, seed
+        self._labels_after, self._hidden_N = after if labels_after is None else labels_after, hidden_N
         self.name, self.num_nodes = graph.name, graph.num_nodes
         self.ids: NodeIds = graph.ids
 
@@ -59,7 +66,7 @@ class Perturbed:
     @property
     def labels(self) -> Labels:
         """The true labels, or noise."""
-        return _NoisyLabels(self._graph.labels, self._after, self._rng)
+        return _NoisyLabels(self._graph.labels, self._labels_after, self._hidden_N, self._rng)
 
 
 class _NoisyFeatures:
@@ -78,14 +85,23 @@ class _NoisyFeatures:
 
 
 class _NoisyLabels:
-    def __init__(self, true: Labels, after: int, rng: Callable[[int, int], np.random.Generator]) -> None:
-        self._true, self._after, self._rng = true, after, rng
+    def __init__(
+        self, true: Labels, after: int, hidden_N: NDArray[np.bool_] | None,
+        rng: Callable[[int, int], np.random.Generator],
+    ) -> None:  # fmt: skip
+        self._true, self._after, self._hidden_N, self._rng = true, after, hidden_N, rng
         self.kind, self.classes, self.fixed = true.kind, true.classes, true.fixed
 
     def at(self, t: int) -> NDArray[Any]:
         true = self._true.at(t)
-        if t <= self._after or self.fixed or self.kind == "none":
-            return true
+        if self.kind != "none" and t > self._after and not self.fixed:
+            return self._noise(true, t)
+        if self.kind != "none" and self._hidden_N is not None:
+            # Labels that never change are hidden behind noise that never does.
+            return np.where(self._hidden_N, self._noise(true, 0 if self.fixed else t), true)
+        return true
+
+    def _noise(self, true: NDArray[Any], t: int) -> NDArray[Any]:
         rng = self._rng(t, 2)
         if self.kind == "class":
             return rng.integers(-1, len(self.classes), len(true))

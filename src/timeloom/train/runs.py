@@ -116,6 +116,7 @@ def resume(
         resumed = trainer.restore(saved)
         _extend(trainer)
         directory.append(resumed)
+        show(_started(trainer.session))
         show(resumed)
         return _drive(trainer, show)
 
@@ -195,7 +196,8 @@ def _memory_advice(session: Session, error: BaseException) -> str:
 def derived_of(session: Session) -> dict[str, str | int | float | bool]:
     """Return every number that follows from the settings and the graph, to be told once."""
     settings, split, feed = session.settings, session.split, session.feed
-    windows = training_windows(settings.window, split.train_stop)
+    live = settings.train.protocol == "live"
+    updates = settings.live.steps if live else len(training_windows(settings.window, split.train_stop))
     goal = (
         {"predicts": "the change" if session.goal.is_residual else "the value"}
         if isinstance(session.goal, ValueGoal)
@@ -210,7 +212,8 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         "horizon": split.horizon,
         "inputs": f"{feed.features}, {feed.num_features} numbers a node"
         + (f" ({feed.lags} lags)" if feed.lags else ""),
-        "updates an epoch": len(windows),
+        "updates an epoch": updates,
+        "epochs at most": split.test_stop if live else settings.train.epochs,
         "window stride": settings.window.step,
         "outputs of the model": session.model.out_size,
         "hops": session.model.hops,
@@ -235,8 +238,14 @@ def _session_of(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Session:  # fmt: skip
     """Return the session of a checkpoint: the scales and the split of its training, also on a graph that has grown."""
+    found, (nodes, snapshots) = _graph_of(settings, graph), (saved.state["num_nodes"], saved.state["num_snapshots"])
+    if found.num_nodes < nodes or len(found) < snapshots:
+        raise BadConfig(
+            f"the run was trained on {nodes:,} nodes and {snapshots:,} snapshots, but {found.name!r} has "
+            f"{found.num_nodes:,} and {len(found):,}: give the graph of the run, or that graph grown since"
+        )
     return open_session(
-        settings, _graph_of(settings, graph), num_snapshots=saved.state["num_snapshots"],
+        settings, found, num_snapshots=snapshots,
         scales=scales_of(grouped(saved.tensors)["scales"]), should_stop=should_stop,
     )  # fmt: skip
 

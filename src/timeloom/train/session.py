@@ -23,6 +23,8 @@ from timeloom.train.settings import RunSettings
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 _WEIGHTS_STREAM, _STEP_STREAM = 11, 12
+# Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
+_SMALL = 1 << 18
 
 
 class Stopped(BaseException):
@@ -95,8 +97,9 @@ def open_session(
 ) -> Session:
     """Put a run together. A graph that has grown since training is split as it was then (``num_snapshots``)."""
     device = _device(settings.train.device)
-    if settings.train.threads:
-        torch.set_num_threads(settings.train.threads)
+    small = graph.num_nodes * settings.model.hidden < _SMALL
+    if settings.train.threads or small:
+        torch.set_num_threads(settings.train.threads or 1)
     dtype = _DTYPES[settings.train.precision]
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings)
@@ -124,7 +127,9 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise BadConfig(f"train.device={name} is no device: use auto, cpu, cuda or cuda:0") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise BadConfig(f"train.device={name} is no device: use auto, cpu, cuda or cuda:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadConfig(f"train.device={name}: this machine, or this build of torch, has no CUDA; use cpu")
     return device

@@ -88,7 +88,7 @@ class TrainSettings:
     """bf16: products in bfloat16, parameters, states between windows and losses in float32."""
     device: str = "auto"
     """auto: a GPU if there is one, else cpu."""
-    threads: int = 0  # torch's threads (0: as torch chooses)
+    threads: int = 0  # torch's threads (0: one for a small graph, else as torch chooses)
     cache_bytes: int | None = None
     """Snapshots are kept in memory up to this size, the rest is read again (default: a quarter of what is free)."""
     save_seconds: float = 10.0

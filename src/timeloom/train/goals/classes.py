@@ -5,6 +5,8 @@ Shape letters: N nodes, H the model's output size, C classes, M nodes that count
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -34,6 +36,11 @@ class ClassGoal(Goal):
         by_node = task.node_split == "nodes" or (task.node_split == "auto" and feed.graph.labels.fixed)
         self._parts = node_parts(feed.graph.num_nodes, shares, seed) if by_node else None
         self._counts_C: Int64s | None = None
+
+    @property
+    def hidden_nodes(self) -> NDArray[np.bool_] | None:
+        """[N] which nodes have a class that nobody may look at, as they are not for training (None: none have)."""
+        return None if self._parts is None else ~self._parts["train"]
 
     def head(self, num_in: int, dropout: float) -> Head:
         """Return a linear map to a number for each class."""
@@ -82,6 +89,14 @@ class ClassGoal(Goal):
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `prior` (the commonest class of training) and `persistence` (the last known class of the node)."""
         marks = {"prior": Marks(), "persistence": Marks()}
+        for t, told in self.guesses(first, last):
+            nodes, classes = self._nodes(t, part)
+            for name, predicted in told.items():
+                marks[name].count(confusion(predicted[nodes], classes, len(self.classes)))
+        return marks
+
+    def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
+        """Yield the [N] classes that each baseline predicts."""
         prior = int(self._training_counts().argmax())
         latest = np.full(self._feed.graph.num_nodes, prior)
         for t in range(last):
@@ -90,10 +105,7 @@ class ClassGoal(Goal):
                 tellable = known >= 0 if self._parts is None else (known >= 0) & self._parts["train"]
                 latest = np.where(tellable, known, latest).astype(np.int64)
             if t >= first:
-                nodes, classes = self._nodes(t, part)
-                marks["prior"].count(confusion(np.full(len(nodes), prior), classes, len(self.classes)))
-                marks["persistence"].count(confusion(latest[nodes], classes, len(self.classes)))
-        return marks
+                yield t, {"prior": np.full(len(latest), prior), "persistence": latest}
 
     def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
         """Return every node's likeliest class, and the probability of each."""

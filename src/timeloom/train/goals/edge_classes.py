@@ -5,6 +5,7 @@ Shape letters: H the model's output size, C classes, P edges.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -98,6 +99,16 @@ class EdgeClassGoal(Goal):
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `prior` (the commonest class of training) and `persistence` (the last class seen of the same pair)."""
         marks = {"prior": Marks(), "persistence": Marks()}
+        for t, told in self.guesses(first, last):
+            sources_P, targets_P, classes_P = self._scored(t)
+            (prior,), (known, classes_of) = told["prior"], told["persistence"]
+            marks["prior"].count(confusion(np.full(len(classes_P), prior), classes_P, len(self.classes)))
+            looked_up = _looked_up(known, classes_of, self._pairs(sources_P, targets_P), prior)
+            marks["persistence"].count(confusion(looked_up, classes_P, len(self.classes)))
+        return marks
+
+    def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
+        """Yield the class for all, and the pairs seen so far with the class of each."""
         prior = int(self._training_counts().argmax())
         known, classes_of = np.empty(0, np.int64), np.empty(0, np.int64)
         for t in range(last):
@@ -105,11 +116,7 @@ class EdgeClassGoal(Goal):
             known, classes_of = _newest(known, classes_of, self._pairs(now.sources, now.targets),
                                         edge_classes_of(now, self._kind))  # fmt: skip
             if t >= first:
-                sources_P, targets_P, classes_P = self._scored(t)
-                marks["prior"].count(confusion(np.full(len(classes_P), prior), classes_P, len(self.classes)))
-                told = _looked_up(known, classes_of, self._pairs(sources_P, targets_P), prior)
-                marks["persistence"].count(confusion(told, classes_P, len(self.classes)))
-        return marks
+                yield t, {"prior": np.array([prior]), "persistence": np.stack([known, classes_of])}
 
     def _pairs(self, sources_P: Int64s, targets_P: Int64s) -> Int64s:
         keys: Int64s = sources_P * self._feed.graph.num_nodes + targets_P

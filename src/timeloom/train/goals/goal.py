@@ -6,7 +6,7 @@ Shape letters: N nodes, H the model's output size, C classes, M chosen rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,6 +101,10 @@ class Goal(ABC):
         """Add how good the predictions after snapshot t are."""
 
     @abstractmethod
+    def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
+        """Yield, for each snapshot from ``first`` to ``last`` (exclusive), what each baseline goes by after it."""
+
+    @abstractmethod
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return how good those are that learn nothing, after each snapshot from ``first`` to ``last`` (exclusive).
 
@@ -124,8 +128,11 @@ def as_tensor(places: NDArray[Any], like: Tensor) -> Tensor:
 
 
 def balance(counts_C: Mapping[int, int] | Int64s, num_classes: int) -> NDArray[np.float32]:
-    """Return the [C] weights with which every class that occurs counts alike, 1 on average over targets."""
+    """Return the [C] weights with which every class that occurs counts alike, 1 on average over targets.
+
+    A class that does not occur, but may be met later under the live protocol, counts 1: with 0 its loss were 0 / 0.
+    """
     counts = np.array([counts_C[c] for c in range(num_classes)], np.float64)
     present = counts > 0
-    weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 0.0)
+    weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 1.0)
     return weights.astype(np.float32)

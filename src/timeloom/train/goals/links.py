@@ -5,6 +5,7 @@ Shape letters: H the model's output size, P positives, K negatives of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,16 @@ from timeloom.train.metrics import auc, average_precision, mean_ranks, source_ra
 
 _PAIRS_AT_ONCE = 1 << 18
 _HITS = (1, 3, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """The pairs that are known after a snapshot: all, those in it, those of training, and those since."""
+
+    seen: SeenPairs
+    now: SeenPairs
+    in_training: SeenPairs
+    since: SeenPairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +107,31 @@ class LinkGoal(Goal):
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `edgebank` (linked before) and `persistence` (linked in the snapshot seen), and draw the trials."""
-        size = self._feed.graph.num_nodes
         marks = {"edgebank": Marks(), "persistence": Marks()}
+        for t, past in self._pasts(first, last):
+            trial = self._trials[t] = self._trial(t, past)
+            for name, known in (("edgebank", past.seen), ("persistence", past.now)):
+                self._mark(marks[name], trial, _remembered(known, trial, self._feed.graph.num_nodes))
+        return marks
+
+    def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
+        """Yield the keys of the pairs that each baseline takes for linked."""
+        for t, past in self._pasts(first, last):
+            yield t, {"edgebank": past.seen.keys, "persistence": past.now.keys}
+
+    def _pasts(self, first: int, last: int) -> Iterator[tuple[int, _Past]]:
+        size = self._feed.graph.num_nodes
         seen, in_training, since = SeenPairs(size), SeenPairs(size), SeenPairs(size)
         for t in range(last):
             keys = pair_keys(self._feed.snapshot(t))
             seen.add(keys)
             (in_training if t < self._split.train_stop + self._task.ahead else since).add(keys)
             if t >= first:
-                trial = self._trial(t, seen, in_training, since)
-                self._trials[t] = trial
                 now = SeenPairs(size)
                 now.add(keys)
-                for name, known in (("edgebank", seen), ("persistence", now)):
-                    self._mark(marks[name], trial, _remembered(known, trial, size))
-        return marks
+                yield t, _Past(seen, now, in_training, since)
 
-    def _trial(self, t: int, seen: SeenPairs, in_training: SeenPairs, since: SeenPairs) -> _Trial:
+    def _trial(self, t: int, past: _Past) -> _Trial:
         size, taken = self._feed.graph.num_nodes, self._positives(t)
         rng, most = keyed(self._seed, PAIRS_STREAM, t), self._task.most_pairs
         keys = taken
@@ -127,15 +146,15 @@ class LinkGoal(Goal):
                 )  # fmt: skip
             elif kind == "historical":
                 drawn = historical_negatives(
-                    sources_P, num, seen=seen, candidates=candidates, taken=taken, num_nodes=size, rng=rng
+                    sources_P, num, seen=past.seen, candidates=candidates, taken=taken, num_nodes=size, rng=rng
                 )
             else:
                 drawn = inductive_negatives(
-                    sources_P, num, seen_since=since, seen_in_training=in_training, candidates=candidates, taken=taken,
-                    num_nodes=size, rng=rng,
+                    sources_P, num, seen_since=past.since, seen_in_training=past.in_training, candidates=candidates,
+                    taken=taken, num_nodes=size, rng=rng,
                 )  # fmt: skip
             against[kind] = Negatives(drawn.targets_PK.astype(np.int32), drawn.valid_PK, drawn.filled)
-        return _Trial(sources_P, keys % size, ~seen.contains(keys), against)
+        return _Trial(sources_P, keys % size, ~past.seen.contains(keys), against)
 
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
         """Add how the pairs to come rank among others."""

@@ -5,6 +5,8 @@ Shape letters: N nodes, H the model's output size, M nodes that count.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -95,18 +97,23 @@ class ValueGoal(Goal):
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `zero`, `mean` (of the targets of training) and `persistence` (the last known value stays)."""
         marks = {name: Marks() for name in ("zero", "mean", "persistence")}
+        for t, told in self.guesses(first, last):
+            for name, predicted in told.items():
+                self._mark(marks[name], predicted, t)
+        return marks
+
+    def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
+        """Yield the [N] values that each baseline predicts."""
         assert self._feed.scales is not None, "scales are measured or loaded before anything is scored"
         mean = self._feed.scales.target_mean
         latest = np.full(self._feed.graph.num_nodes, np.nan)
+        told = {"zero": np.zeros(len(latest)), "mean": np.full(len(latest), mean)}
         for t in range(last):
             if self._task.name == "signal" or t >= first:
                 known = self._feed.label_before(t)
                 latest = np.where(np.isnan(known), latest, known)
             if t >= first:
-                self._mark(marks["zero"], np.zeros(len(latest)), t)
-                self._mark(marks["mean"], np.full(len(latest), mean), t)
-                self._mark(marks["persistence"], np.where(np.isnan(latest), mean, latest), t)
-        return marks
+                yield t, {**told, "persistence": np.where(np.isnan(latest), mean, latest)}
 
     def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
         """Return every node's predicted value, and its last known one."""
