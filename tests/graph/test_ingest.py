@@ -421,10 +421,10 @@ def test_calendar_windows_beyond_the_clock_are_refused(tmp_path: Path) -> None:
 
 def test_present_nodes_are_given_by_their_ids(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text("id\n20\n10\n0\n")
-    np.savez(tmp_path / "p.npz", n0=np.array([20, 10]), n1=np.array([10]))
+    np.savez(tmp_path / "p.npz", n0=np.array([20, 10]), n1=np.array([0]))
     extra = AttributeOptions(nodes=tmp_path / "nodes.csv", present=f"{tmp_path}/p.npz#n{{t}}")
     rows = {"source": [10, 10], "target": [20, 20], "time": [0, 1]}
     ingest(rows, tmp_path / "g", Ingest(windows=GIVEN, attributes=extra))
     graph = open_graph(tmp_path / "g")
     alive = [list(graph.ids.of(np.flatnonzero(graph.snapshot(t).alive))) for t in range(2)]
-    assert alive == [[10, 20], [10]]
+    assert alive == [[10, 20], [0, 10, 20]], "those of the list, and whoever has an edge"

@@ -26,7 +26,7 @@ from timeloom.train.goals.classes import ClassGoal
 from timeloom.train.goals.goal import Draw, Goal, Marks, Seen
 from timeloom.train.goals.links import LinkGoal
 from timeloom.train.goals.values import ValueGoal
-from timeloom.train.live import train_live
+from timeloom.train.live import first_scored, train_live
 from timeloom.train.runs import evaluate, predict, train
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import LiveSettings, RunSettings
@@ -82,11 +82,15 @@ def test_no_label_is_learnt_from_before_it_was_due_and_its_own_prediction_was_sc
     monkeypatch.setattr(kind, "score", scoring)
     result = train(drifting, tmp_path / "run", small(LIVE, {"task": chosen, "window": {"state": state, "length": 2}}))
     session = session_of(small(LIVE, {"task": chosen}), open_graph(drifting))
-    ahead, scored = session.split.horizon, 0
+    ahead, scored, learnt = session.split.horizon, first_scored(session.split), 0
     for what, t, side in events:
         if what == "score":
             assert t == scored, "everything is scored once, in order"
             scored += 1
+            continue
+        if t + max(ahead, 1) < first_scored(session.split):
+            assert t >= learnt, "what comes before the first score is learnt from in order too"
+            learnt = t
             continue
         assert t < scored, "a prediction is scored before its label is learnt from"
         # When snapshot `scored` is about to be predicted from, its own class is not known; its edges are.
@@ -127,12 +131,17 @@ def test_after_training_not_even_the_scales_depend_on_later_snapshots(
     session = session_of(settings, graph)
     after = session.split.train_stop - 1 + session.split.horizon
     other = session_of(settings, Perturbed(graph, after, seed=1))
+    assert other.feed.scales is not None
+    assert repr(other.feed.scales) == repr(session.feed.scales)
     told = []
     for name, one in (("true", session), ("other", other)):
-        scored = [record for record in live(tmp_path / name, one)[0] if isinstance(record, Evaluated)]
-        told.append([repr(record.scores) for record in scored if record.epoch < session.split.train_stop])
-    assert len(told[0]) == session.split.train_stop
-    assert told[0] == told[1]
+        records = [record for record in live(tmp_path / name, one)[0] if isinstance(record, EpochEnded | Evaluated)]
+        scored = [record.epoch for record in records if isinstance(record, Evaluated) and record.split == "live"]
+        assert scored[0] == first_scored(session.split) > 0
+        learnt = [record for record in records if record.epoch <= after - session.split.horizon]
+        told.append([dataclasses.replace(record, seconds=0.0) for record in learnt])
+        assert len(told[-1]) == session.split.train_stop
+    assert repr(told[0]) == repr(told[1])
 
 
 def raw_prediction(p: Params, h: Tensor, born: Tensor) -> Tensor:
@@ -215,7 +224,7 @@ def slowly(
 def test_live_scores_equal_a_loop_written_out(tmp_path: Path, state: str, steps: int, patience: int) -> None:
     graph = graph_of(tmp_path / "tiny", SNAPSHOTS)
     changes = {
-        "live": {"steps": steps, "patience": patience, "held_out": 0.4}, "optim": {"momentum": 0.5},
+        "live": {"steps": steps, "patience": patience, "held_out": 0.4, "warmup": 0.75}, "optim": {"momentum": 0.5},
         "window": {"state": state, "length": 2},
     }  # fmt: skip
     settings = small(EXACT, LIVE, changes)
@@ -228,12 +237,13 @@ def test_live_scores_equal_a_loop_written_out(tmp_path: Path, state: str, steps:
     told = [math.nan if one["loss"] is None else one["loss"] for one in of_kind(run, "epoch_ended")]
     assert told == pytest.approx(losses, rel=1e-9, nan_ok=True)
     assert [len(of_kind(run, "stepped", epoch=t)) for t in range(len(updates))] == updates
+    begins = first_scored(session.split)
     assert [one["scores"]["mse"] for one in of_kind(run, "evaluated", split="live")] == pytest.approx(
-        [total / count for total, count in scores], rel=1e-9
+        [total / count for total, count in scores[begins:]], rel=1e-9
     )
     for name, value in after.items():
         torch.testing.assert_close(saved(run).tensors[f"now/{name}"], value, rtol=1e-9, atol=1e-12)
-    for split, first in (("all", 0), ("test", session.split.val_stop)):
+    for split, first in (("all", begins), ("test", session.split.val_stop)):
         (record,) = of_kind(run, "evaluated", split=split)
         wanted = sum(total for total, _ in scores[first:]) / sum(count for _, count in scores[first:])
         assert record["scores"]["mse"] == pytest.approx(wanted, rel=1e-9)
@@ -308,3 +318,9 @@ def test_every_step_of_a_live_run_says_its_snapshot(drifting: Path, tmp_path: Pa
 def test_settings_of_the_live_protocol_that_cannot_be_meant_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadConfig, match=r"live.steps and live.patience are 1 or more"):
         LiveSettings(**given)
+
+
+@pytest.mark.parametrize("warmup", [0.0, 1.0, -0.1])
+def test_a_warmup_that_is_no_share_is_refused(warmup: float) -> None:
+    with pytest.raises(BadConfig, match=r"live.warmup=.* is no share"):
+        LiveSettings(warmup=warmup)

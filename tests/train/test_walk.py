@@ -17,7 +17,7 @@ from timeloom.nn.models import MODELS
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings, scoring_windows
 from timeloom.plan.types import Unit
-from timeloom.train.evaluate import evaluate, evaluate_baselines, seen_after, window_of
+from timeloom.train.evaluate import evaluate, evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Marks, Seen
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import RunSettings, TrainSettings
@@ -216,7 +216,7 @@ def test_a_saved_carry_goes_on_where_nodes_have_joined(name: str) -> None:
             _, kept = over(small, 0, 4, first_carry(small.model, small.feed), keep=3)
             assert kept is not None
             saved = tuple(part.clone() for part in kept.tensors())
-            same, more = carry_of(saved, small.feed), carry_of(saved, large.feed)
+            same, more = carry_of(small.model, saved, small.feed), carry_of(large.model, saved, large.feed)
             assert all(torch.equal(one, other) for one, other in zip(same.tensors(), saved, strict=True))
             assert (more.out_NH[num_nodes:] == 0.0).all()
             assert not more.born_N[num_nodes:].any()
@@ -225,7 +225,8 @@ def test_a_saved_carry_goes_on_where_nodes_have_joined(name: str) -> None:
             one, _ = over(small, 4, 8, goes_on(small.model, same))
             two, _ = over(large, 4, 8, goes_on(large.model, more))
         for mine, theirs in zip(one, two, strict=True):
-            assert torch.equal(theirs.out_NH[:num_nodes], mine.out_NH)
+            # A product of more rows may be summed in another order.
+            torch.testing.assert_close(theirs.out_NH[:num_nodes], mine.out_NH, rtol=1e-12, atol=1e-13)
             assert torch.equal(theirs.born_N[:num_nodes], mine.born_N)
 
 
@@ -236,7 +237,7 @@ def test_a_window_that_goes_on_from_a_saved_carry_teaches_the_first_weight(name:
     assert isinstance(slot, Shared)
     _, kept = over(session, 0, 3, first_carry(session.model, session.feed), keep=2)
     assert kept is not None
-    saved = carry_of(tuple(part.detach().clone() for part in kept.tensors()), session.feed)
+    saved = carry_of(session.model, tuple(part.detach().clone() for part in kept.tensors()), session.feed)
     for carry in (kept, goes_on(session.model, saved)):
         seen, _ = over(session, 3, 6, carry)
         (gradient,) = torch.autograd.grad(seen[-1].out_NH.sum(), slot.start, allow_unused=True)
@@ -332,11 +333,3 @@ def test_scores_do_not_depend_on_how_evaluation_is_cut(name: str, state: str) ->
         with torch.no_grad():
             session.goal.score(session.head, seen, "train", marks)
     assert marks.means() == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_window_that_ends_with_a_snapshot_is_as_long_as_those_of_training() -> None:
-    inherit = session_of("tgcn", window=WindowSettings(length=3))
-    zero = session_of("tgcn", window=WindowSettings(length=3, state="zero"))
-    assert window_of(inherit, 5) == Unit(first=3, last=6, targets=(5,), fresh=False)
-    assert window_of(inherit, 1) == Unit(first=0, last=2, targets=(1,), fresh=True)
-    assert window_of(zero, 5) == Unit(first=3, last=6, targets=(5,), fresh=True)

@@ -57,7 +57,7 @@ class _Told:
 
     def __init__(self, *, write: Any, update: Any) -> None:
         self._write, self._update = write, update
-        self._began = self._last = time.monotonic()
+        self._began, self._last = time.monotonic(), -math.inf
         self._epoch: EpochEnded | None = None
         self._updates = self._steps = self._epochs = self._now = 0
         self._nodes = self._edges = 0
@@ -103,7 +103,7 @@ class _Told:
         loss = math.nan if self._epoch is None else self._epoch.loss
         self._score = f"  {record.split} {name} {value:.4f}"
         now = time.monotonic()
-        if now - self._last < _SECONDS_BETWEEN_LINES and record.epoch:
+        if now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
         what = "snapshot" if record.split == "live" else "epoch"

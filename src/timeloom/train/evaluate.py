@@ -9,7 +9,6 @@ import torch
 
 from timeloom.graph.tasks import Part
 from timeloom.plan.batch.windows import scoring_windows
-from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Marks, Seen
 from timeloom.train.session import Session
 from timeloom.train.walk import first_carry, goes_on, walk
@@ -51,9 +50,3 @@ def by_metric(session: Session, marks: Marks) -> dict[str, float]:
     """Return scores in the order of the task's metrics, the one that validation goes by first."""
     told = marks.means()
     return {name: told.get(name, math.nan) for name in (session.metric, *session.goal.metrics)}
-
-
-def window_of(session: Session, t: int) -> Unit:
-    """Return a window that ends with snapshot t and goes on from the state before it."""
-    first = max(0, t - session.settings.window.length + 1)
-    return Unit(first=first, last=t + 1, targets=(t,), fresh=session.settings.window.state == "zero" or first == 0)

@@ -6,6 +6,7 @@ Shape letters: N nodes, F features, L lags.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,8 +23,8 @@ from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
 from timeloom.train.localise import WholeView
 from timeloom.train.settings import InputSettings
 
-_SNAPSHOTS_AT_HAND = 4
 _SNAPSHOTS_FOR_SCALES = 64
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -39,24 +40,24 @@ class Scales:
     """Of the change from the last known value to the target."""
 
 
-class Kept(Generic[V]):
+class Kept(Generic[K, V]):
     """What was made for the first snapshots asked for, up to a size; a sweep over all of them then finds some of them.
 
     (Keeping the latest instead would keep nothing that the next sweep still finds.)
     """
 
     def __init__(self, room: list[int]) -> None:
-        self._room, self._made = room, dict[int, V]()
+        self._room, self._made = room, dict[K, V]()
 
-    def get(self, t: int) -> V | None:
-        """Return what was made for snapshot t, or None."""
-        return self._made.get(t)
+    def get(self, key: K) -> V | None:
+        """Return what was made, or None."""
+        return self._made.get(key)
 
-    def offer(self, t: int, made: V, num_bytes: int) -> V:
+    def offer(self, key: K, made: V, num_bytes: int) -> V:
         """Keep it if there is room."""
         if num_bytes <= self._room[0]:
             self._room[0] -= num_bytes
-            self._made[t] = made
+            self._made[key] = made
         return made
 
 
@@ -65,13 +66,16 @@ class Feed:
 
     def __init__(
         self, graph: GraphLike, task: TaskSettings, inputs: InputSettings, *, dtype: torch.dtype, device: torch.device,
-        cache_bytes: int,
+        cache_bytes: int, at_hand: int = 4,
     ) -> None:  # fmt: skip
+        """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again."""
         self.graph, self._task, self._inputs = graph, task, inputs
         self.dtype, self.device = dtype, device
         self._at_hand: OrderedDict[int, Snapshot] = OrderedDict()
+        self._num_at_hand = at_hand
         room = [cache_bytes]
-        self._views, self._rows, self._labels = Kept[WholeView](room), Kept[Tensor](room), Kept[NDArray[Any]](room)
+        self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
+        self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
@@ -123,11 +127,24 @@ class Feed:
 
     def snapshot(self, t: int) -> Snapshot:
         """Return snapshot t; the last few are at hand."""
+        if (kept := self._snapshots.get(t)) is not None:
+            return kept
         found = self._at_hand.pop(t, None)
-        self._at_hand[t] = self.graph.snapshot(t) if found is None else found
-        if len(self._at_hand) > _SNAPSHOTS_AT_HAND:
+        if found is None:
+            found = self.graph.snapshot(t)
+            weights = 0 if found.stored_weights is None else found.stored_weights.nbytes
+            self._snapshots.offer(t, found, found.keys.nbytes + weights + found.alive.nbytes)
+        self._at_hand[t] = found
+        if len(self._at_hand) > self._num_at_hand:
             self._at_hand.popitem(last=False)
-        return self._at_hand[t]
+        return found
+
+    def remembered(self, what: str, t: int, make: Callable[[Snapshot], NDArray[Any]]) -> NDArray[Any]:
+        """Return what is made of snapshot t; it is made again only where there was no room for it."""
+        if (kept := self._arrays.get((what, t))) is not None:
+            return kept
+        made = make(self.snapshot(t))
+        return self._arrays.offer((what, t), made, made.nbytes)
 
     def view(self, t: int) -> WholeView:
         """Return what a model sees of snapshot t."""
@@ -174,10 +191,9 @@ class Feed:
 
     def label(self, t: int) -> NDArray[Any]:
         """Return the label of each node in snapshot t: a value (NaN: unknown) or a class (-1: unknown)."""
-        if (kept := self._labels.get(t)) is not None:
-            return kept
-        made = degree_label(self.snapshot(t)) if self._task.name == "degree" else self.graph.labels.at(t)
-        return self._labels.offer(t, made, made.nbytes)
+        if self._task.name == "degree":
+            return self.remembered("label", t, degree_label)
+        return self.remembered("label", t, lambda _: self.graph.labels.at(t))
 
     def measure(self, train_stop: int) -> Scales:
         """Return the scales of the snapshots that are for training (of at most 64, evenly spread) and use them."""

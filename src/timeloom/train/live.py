@@ -2,7 +2,7 @@
 
 After snapshot t there is a prediction of the label of ``t + horizon``. Before it, the model learns from the newest
 label that is known by then, starting from the state as it was; a share of that label's targets only decides when to
-stop.
+stop. The first few snapshots are learnt from and not scored: scales, and what baselines know, are made of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from timeloom.graph.tasks import Split
 from timeloom.plan.types import Unit
 from timeloom.records import Ended, EpochEnded, Evaluated, Record
 from timeloom.train.evaluate import by_metric
@@ -25,8 +26,8 @@ from timeloom.train.walk import first_carry, walk
 def train_live(trainer: Trainer) -> Iterator[Record]:
     """Predict and learn, snapshot by snapshot, and yield a record of everything that happens."""
     session, progress = trainer.session, trainer.progress
-    last = session.split.test_stop
-    everything = session.goal.baselines("test", 0, last)
+    first, last = first_scored(session.split), session.split.test_stop
+    everything = session.goal.baselines("test", first, last)
     while progress.epoch < last:
         session.check_stop()
         t, began = progress.epoch, time.monotonic()
@@ -34,26 +35,32 @@ def train_live(trainer: Trainer) -> Iterator[Record]:
         progress.losses, progress.nodes, progress.edges = [], 0, 0
         if newest >= 0:
             yield from _learn(trainer, newest)
-        marks = _predict(trainer, t, newest)
-        progress.live.append(_as_json(t, marks))
+        marks = _predict(trainer, t, newest, scored=t >= first)
+        if t >= first:
+            progress.live.append(_as_json(t, marks))
         losses = [loss for loss in progress.losses if loss == loss]
         yield EpochEnded(
             epoch=t, loss=losses[-1] if losses else float("nan"), learning_rate=session.settings.optim.rate,
             nodes=progress.nodes, edges=progress.edges, seconds=time.monotonic() - began,
         )  # fmt: skip
-        yield Evaluated(
-            epoch=t, split="live", scores=by_metric(session, marks), baselines={}, seconds=time.monotonic() - began
-        )
+        if t >= first:
+            scores = by_metric(session, marks)
+            yield Evaluated(epoch=t, split="live", scores=scores, baselines={}, seconds=time.monotonic() - began)
         progress.epoch += 1
         if trainer.is_due() and progress.epoch < last:
             yield trainer.save()
     progress.ended = "snapshots"
     yield trainer.save()
-    yield _summary(trainer, "all", 0, everything)
+    yield _summary(trainer, "all", first, everything)
     yield _summary(
         trainer, "test", session.split.val_stop, session.goal.baselines("test", session.split.val_stop, last)
     )
     yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.epoch - 1, seconds=progress.seconds)
+
+
+def first_scored(split: Split) -> int:
+    """Return the first snapshot whose prediction counts: by then all labels are known that scales were made of."""
+    return split.train_stop - 1 + max(split.horizon, 1)
 
 
 def _window(trainer: Trainer, first: int, t: int, keep: int = -1) -> Unit:
@@ -89,14 +96,15 @@ def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
         session.predictor.load_state_dict(best)
 
 
-def _predict(trainer: Trainer, t: int, newest: int) -> Marks:
+def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
     """Return how good the prediction after snapshot t is; the state after ``newest`` is kept for the next."""
     session, marks = trainer.session, Marks()
     session.predictor.eval()
     unit = _window(trainer, newest, t, keep=newest)
     with torch.no_grad(), session.computing():
         (seen,), kept = walk(session.model, session.feed, unit, trainer.before(unit), hold=session.hold)
-        session.goal.score(session.head, seen, "test", marks)
+        if scored:
+            session.goal.score(session.head, seen, "test", marks)
     trainer.carry = kept if kept is not None else first_carry(session.model, session.feed)
     return marks
 

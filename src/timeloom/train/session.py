@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -102,9 +103,10 @@ def open_session(
         torch.set_num_threads(settings.train.threads or 1)
     dtype = _DTYPES[settings.train.precision]
     feed = Feed(
-        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings)
+        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings),
+        at_hand=settings.window.length + settings.task.ahead + 2,
     )  # fmt: skip
-    split = split_by_time(settings.split, len(graph) if num_snapshots is None else num_snapshots, settings.task.ahead)
+    split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
@@ -119,6 +121,16 @@ def open_session(
             f"{', '.join(goal.metrics)}"
         )
     return session
+
+
+def _split(settings: RunSettings, num_snapshots: int) -> Split:
+    """Return the split; under the live protocol training alone is only what comes before the first scores."""
+    split = split_by_time(settings.split, num_snapshots, settings.task.ahead)
+    if settings.train.protocol == "fixed":
+        return split
+    return dataclasses.replace(
+        split, train_stop=max(1, min(round(settings.live.warmup * split.test_stop), split.train_stop))
+    )
 
 
 def _device(name: str) -> torch.device:

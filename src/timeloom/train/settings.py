@@ -64,8 +64,12 @@ class LiveSettings:
     steps: int = 20  # updates a snapshot, at most
     patience: int = 5  # stops after so many updates without improvement on the targets held out
     held_out: float = 0.1  # the share of a snapshot's targets that only decides when to stop
+    warmup: float = 0.1
+    """The share of the snapshots, the earliest, that is learnt from and not scored; scales are made of them alone."""
 
     def __post_init__(self) -> None:
+        if not 0.0 < self.warmup < 1.0:
+            raise BadConfig(f"live.warmup={self.warmup:g} is no share: give more than 0 and less than 1")
         if self.steps < 1 or self.patience < 1 or not 0.0 < self.held_out < 1.0:
             raise BadConfig("live.steps and live.patience are 1 or more, and live.held_out is between 0 and 1")
 

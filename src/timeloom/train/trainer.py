@@ -177,7 +177,9 @@ class Trainer:
         self.best = parts.get("best", {})
         restore_optimizer(self.optimizer, parts.get("optimizer", {}))
         kept = {key: part.to(self.session.device) for key, part in parts.get("carry", {}).items()}
-        self.carry = carry_of(tuple(kept[key] for key in sorted(kept)), self.session.feed) if kept else None
+        self.carry = (
+            carry_of(self.session.model, tuple(kept[key] for key in sorted(kept)), self.session.feed) if kept else None
+        )
         self.progress = Progress(**saved.state["progress"])
         # Later checkpoints know of records that are now forgotten.
         names = checkpoint.names(self.run.checkpoints)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from timeloom.nn.model import Model, State, advance, resume, start
+from timeloom.nn.model import Model, PerNode, State, advance, resume, start
 from timeloom.plan.types import Unit
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Seen
@@ -40,12 +40,13 @@ def first_carry(model: Model, feed: Feed) -> Carry:
     )
 
 
-def carry_of(tensors: tuple[Tensor, ...], feed: Feed) -> Carry:
+def carry_of(model: Model, tensors: tuple[Tensor, ...], feed: Feed) -> Carry:
     """Return what was saved; nodes that joined the graph since start as they would have then."""
     more = feed.graph.num_nodes - len(tensors[-1])
+    of_nodes = [*(isinstance(slot, PerNode) for slot in model.memory()), True, True]
     rows = [
-        torch.cat([part, part.new_zeros(more, *part.shape[1:])]) if more and len(part) == len(tensors[-1]) else part
-        for part in tensors
+        torch.cat([part, part.new_zeros(more, *part.shape[1:])]) if more and is_rows else part
+        for part, is_rows in zip(tensors, of_nodes, strict=True)
     ]
     return Carry(tuple(rows[:-2]), rows[-2], rows[-1])
 

@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.negatives import Negatives, historical_negatives, inductive_negatives, random_negatives
 from timeloom.graph.pairs import SeenPairs, pair_keys
+from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import Part, Split, TaskSettings
 from timeloom.nn.heads import DotHead, Head, NodeHead, PairHead
 from timeloom.train.feed import Feed
@@ -70,10 +71,7 @@ class LinkGoal(Goal):
 
     def _positives(self, t: int) -> Int64s:
         """Return the sorted keys of all pairs linked `horizon` after snapshot t, without self loops."""
-        keys = pair_keys(self._feed.snapshot(t + self._task.ahead))
-        size = self._feed.graph.num_nodes
-        between: Int64s = keys[keys // size != keys % size]
-        return between
+        return self._feed.remembered("links", t + self._task.ahead, _links)
 
     def _candidates(self, t: int) -> Int64s:
         """Return the nodes that an edge led to up to snapshot t (where there are none yet: all)."""
@@ -218,6 +216,12 @@ class LinkGoal(Goal):
         shares = np.concatenate([np.empty(0), *told])
         order = np.argsort(-shares, kind="stable")
         return {"source": pairs[0][order], "target": pairs[1][order], "probability": shares[order]}
+
+
+def _links(snapshot: Snapshot) -> Int64s:
+    keys = pair_keys(snapshot)
+    between: Int64s = keys[keys // snapshot.num_nodes != keys % snapshot.num_nodes]
+    return between
 
 
 def _of_pairs(head: Head) -> PairHead | DotHead:
