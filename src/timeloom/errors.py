@@ -9,6 +9,8 @@ TimeloomError            1   anything below; `exit_code` is what the command end
 ├── TooLarge             5   more memory or disk is needed than was allowed
 ├── DownloadFailed       6   a file that could not be fetched, or is not the file that was meant
 ├── Diverged             7   a loss or a gradient that is no longer a number
+├── LostRank             8   another rank that does not come: dead, stuck, or out of reach
+├── RanksDiffer          9   ranks that are not doing the same thing
 └── Interrupted         75   a run that was asked to stop and was saved: go on with --resume
 
 Ctrl-C ends a command with 130, SIGTERM with 143.
@@ -65,6 +67,18 @@ class Diverged(TimeloomError):
     """A loss or a gradient that is no longer a number."""
 
     exit_code = 7
+
+
+class LostRank(TimeloomError):
+    """Another rank that does not come: dead, stuck, or out of reach."""
+
+    exit_code = 8
+
+
+class RanksDiffer(TimeloomError):
+    """Ranks that are not doing the same thing."""
+
+    exit_code = 9
 
 
 class Interrupted(TimeloomError):

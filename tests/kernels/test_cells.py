@@ -50,6 +50,21 @@ def test_a_cell_equals_its_equations(name: str, num_nodes: int, hidden: int) -> 
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize(("num_nodes", "hidden"), SIZES)
+def test_the_cell_of_tgcn_equals_its_equations(num_nodes: int, hidden: int) -> None:
+    seen, h = drawn(num_nodes, 3 * hidden, seed=1), drawn(num_nodes, hidden, seed=2)
+    weight = drawn(3, hidden, hidden, seed=3)
+
+    def equations(seen: Tensor, h: Tensor, weight: Tensor) -> Tensor:
+        update = 1 / (1 + torch.exp(-seen[:, :hidden] - h @ weight[0]))
+        reset = 1 / (1 + torch.exp(-seen[:, hidden : 2 * hidden] - h @ weight[1]))
+        return update * h + (1 - update) * torch.tanh(seen[:, 2 * hidden :] + (reset * h) @ weight[2])
+
+    both = [with_gradients(cell, [seen, h, weight]) for cell in (cells.tgcn, equations)]
+    for ours, theirs in zip(*both, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_cell_in_single_precision_is_near_its_equations(name: str) -> None:
     fast, slow, _ = PAIRS[name]

@@ -114,7 +114,7 @@ def tgcn(weights: Weights, moment: Moment, x: Tensor, state: State, choices: Cho
     p = operator(moment, choices.norm, self_loops=choices.self_loops)
 
     def linear(place: int, h: Tensor) -> Tensor:
-        seen = p @ x @ gate(weights["convolution.weight"], place, size) + gate(weights["convolution.bias"], place, size)
+        seen = p @ x @ gate(weights["weight_in"], place, size) + gate(weights["bias_in"], place, size)
         both = torch.cat([weights["weight_seen"][place], weights["weight_h"][place]], 0)
         return torch.cat([seen, h], 1) @ both + weights["bias"][place]
 
@@ -149,7 +149,7 @@ def gcn_gru(weights: Weights, moment: Moment, x: Tensor, state: State, choices: 
 
 def wdgcn(weights: Weights, moment: Moment, x: Tensor, state: State, choices: Choices) -> tuple[Tensor, State]:
     """``LSTM(relu(P X W))`` for every node."""
-    state = lstm(weights, "lstm", relu(gcn(weights, "spatial", moment, x, choices)), state)
+    state = lstm(weights, "lstm", relu(gcn(weights, "near", moment, x, choices)), state)
     return state[0], state
 
 
@@ -161,8 +161,8 @@ def gat_lstm(weights: Weights, moment: Moment, x: Tensor, state: State, choices:
     size = choices.hidden // choices.heads
     heads = []
     for head in range(choices.heads):
-        value = x @ gate(weights["spatial.weight"], head, size)
-        sent, received = value @ weights["spatial.sent"][head], value @ weights["spatial.received"][head]
+        value = x @ gate(weights["near.weight"], head, size)
+        sent, received = value @ weights["near.sent"][head], value @ weights["near.received"][head]
         rows = []
         for v, neighbours in enumerate(incoming):
             logits = [sent[u] + received[v] for u in neighbours]
@@ -172,7 +172,7 @@ def gat_lstm(weights: Weights, moment: Moment, x: Tensor, state: State, choices:
                 row = row + share / torch.stack(shares).sum() * value[u]
             rows.append(row)
         heads.append(torch.stack(rows))
-    state = lstm(weights, "lstm", relu(torch.cat(heads, 1) + weights["spatial.bias"]), state)
+    state = lstm(weights, "lstm", relu(torch.cat(heads, 1) + weights["near.bias"]), state)
     return state[0], state
 
 

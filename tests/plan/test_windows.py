@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from timeloom.errors import BadConfig
-from timeloom.plan.batch.windows import WindowSettings, in_epochs, scoring_windows, training_windows
+from timeloom.plan.batch.windows import WindowSettings, in_epochs, scoring_windows, steps_of, training_windows
 from timeloom.plan.check import problems, run_dry
 from timeloom.plan.types import Step, Unit
 
@@ -32,8 +32,10 @@ def from_zero(draw: st.DrawFn) -> WindowSettings:
     )  # fmt: skip
 
 
-def epoch_of(units: list[Unit], *, seed: int = 0, epoch: int = 0, shuffle: bool = False) -> list[Step]:
-    return run_dry(in_epochs(units, seed=seed, epoch=epoch, shuffle=shuffle))
+def epoch_of(
+    units: list[Unit], *, groups: int = 1, seed: int = 0, epoch: int = 0, shuffle: bool = False
+) -> list[Step]:  # fmt: skip
+    return run_dry(in_epochs(units, groups=groups, seed=seed, epoch=epoch, shuffle=shuffle))
 
 
 def planned(steps: list[Step]) -> list[Unit]:
@@ -232,3 +234,23 @@ def test_an_epoch_that_ends_at_another_step_than_the_last_is_found() -> None:
     assert [told.split(" says")[0] for told in problems(early, CHAIN)] == ["step 1 of 5", "step 4 of 5"]
     never = [dataclasses.replace(step, ends_epoch=False) for step in steps]
     assert list(problems(never, CHAIN)) == ["step 4 of 5 says ends_epoch=False"]
+
+
+@given(count=st.integers(1, 30), groups=st.integers(1, 5), epoch=st.integers(0, 3))
+def test_a_step_has_so_many_windows_that_follow_each_other(count: int, groups: int, epoch: int) -> None:
+    settings = WindowSettings(length=3, state="zero", groups=groups)
+    units = training_windows(settings, count + 2)
+    steps = epoch_of(units, groups=groups, epoch=epoch, shuffle=True)
+    assert list(problems(steps, units)) == []
+    assert len(steps) == steps_of(settings, count + 2)
+    for step in steps:
+        firsts = [unit.first for unit in step.units[0]]
+        assert firsts == list(range(firsts[0], firsts[0] + len(firsts)))
+        assert firsts[0] % groups == 0
+        assert len(firsts) == min(groups, count - firsts[0])
+
+
+@pytest.mark.parametrize(("groups", "state"), [(0, "zero"), (2, "inherit")])
+def test_several_windows_of_a_step_start_from_zero(groups: int, state: Any) -> None:
+    with pytest.raises(BadConfig, match=r"window.groups=\d: give 1 or more"):
+        WindowSettings(groups=groups, state=state)

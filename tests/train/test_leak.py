@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tests.graph.tiny import FeatureKind, LabelKind, TinyFeatures, TinyGraph, TinyLabels, tiny
 from timeloom.graph.tasks import SplitSettings, TaskName, TaskSettings
+from timeloom.kernels.front import Affine
 from timeloom.nn.gcn_gru import GcnGru
-from timeloom.nn.model import Rows, View
+from timeloom.nn.model import View
 from timeloom.nn.models import MODELS
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
@@ -169,9 +170,9 @@ class Peeking(GcnGru):
 
     coming: Tensor = torch.empty(0)
 
-    def encode(self, view: View, x_NF: Tensor) -> Rows:
-        (rows,) = super().encode(view, x_NF)
-        return (rows + self.coming[:, None],)
+    def spatial(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        rows, maps = super().spatial(view, x_NF)
+        return rows + self.coming[:, None], maps
 
 
 @pytest.mark.parametrize("state", ["inherit", "zero"])

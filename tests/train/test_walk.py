@@ -21,7 +21,7 @@ from timeloom.train.evaluate import evaluate, evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Marks, Seen
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import RunSettings, TrainSettings
-from timeloom.train.walk import Carry, carry_of, first_carry, goes_on, walk
+from timeloom.train.walk import Carry, carry_of, first_carry, goes_on
 
 ALONE = sorted(name for name in MODELS if not name.startswith("evolvegcn"))
 RESTARTING = ["evolvegcn_o", "evolvegcn_h"]
@@ -54,7 +54,7 @@ def session_of(
 def over(session: Session, first: int, last: int, begin: Carry, *, keep: int = -1) -> tuple[list[Seen], Carry | None]:
     """Take a model over snapshots and look at all of them."""
     unit = Unit(first=first, last=last, targets=tuple(range(first, last)), fresh=first == 0, keep=keep)
-    return walk(session.model, session.feed, unit, begin, hold=session.hold)
+    return session.walker.walk(unit, begin)
 
 
 def whole(session: Session, last: int = COUNT) -> list[Seen]:
@@ -155,7 +155,7 @@ def test_what_is_kept_is_that_of_the_snapshot_named_however_long_the_window_is()
 def test_only_targets_are_seen() -> None:
     session = session_of("gcn_gru")
     unit = Unit(first=0, last=6, targets=(1, 4), fresh=True)
-    seen, _ = walk(session.model, session.feed, unit, first_carry(session.model, session.feed), hold=True)
+    seen, _ = session.walker.walk(unit, first_carry(session.model, session.feed))
     assert [one.t for one in seen] == [1, 4]
 
 

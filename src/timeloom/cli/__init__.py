@@ -10,6 +10,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from timeloom.cli.append import append
+from timeloom.cli.calibrate import calibrate
 from timeloom.cli.check import check
 from timeloom.cli.export import export
 from timeloom.cli.info import info
@@ -41,6 +42,7 @@ app.command(train)
 app.command(evaluate)
 app.command(predict)
 app.command(models)
+app.command(calibrate)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

@@ -1,7 +1,9 @@
 """Attention over a node's incoming edges: a softmax a row, several heads, forward and backward.
 
 The gradient is written by hand, so that nothing of the size edges x features is ever kept, and the sums run in a fixed
-order. Weights of edges are not used; parallel edges count as several neighbours.
+order. Weights of edges are not used; parallel edges count as several neighbours. On a CPU, numbers of single and double
+precision go through compiled loops (`attention_forward.py`, `attention_backward.py`); everything else goes through
+torch's own operators.
 
 Shape letters: E edges, N nodes, H heads, D features of a head.
 """
@@ -16,7 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag, leaky_relu
 
 from timeloom.kernels.aggregate import bag
+from timeloom.kernels.attention_backward import look_back
+from timeloom.kernels.attention_forward import Looked, look
 from timeloom.kernels.edges import Edges
+from timeloom.kernels.loops import has_loops
 
 
 def attend(
@@ -26,12 +31,39 @@ def attend(
 
     ``loop_N`` is 1 where a node also attends to itself. A node that attends to nobody gets 0.
     """
+    shape = (edges.num_nodes, value_NHD.shape[1])
+    if not shape == tuple(value_NHD.shape[:2]) == tuple(sent_NH.shape) == tuple(received_NH.shape):
+        found = [tuple(part.shape) for part in (value_NHD, sent_NH, received_NH)]
+        raise ValueError(f"attention of {shape[0]} nodes needs [N, H, D], [N, H] and [N, H], but was given {found}")
     loops = value_NHD.new_zeros(edges.num_nodes) if loop_N is None else loop_N.to(value_NHD.dtype)
-    seen: Tensor = _Attend.apply(value_NHD, sent_NH, received_NH, edges, loops, slope)  # type: ignore[no-untyped-call]
+    # Inside the function torch differentiates nothing, so loops may do it.
+    parts = (value_NHD.detach(), sent_NH.detach(), received_NH.detach())
+    run: Any = _ByLoops if has_loops(edges.into, *parts) else _ByTorch
+    seen: Tensor = run.apply(value_NHD, sent_NH, received_NH, edges, loops, slope)
     return seen
 
 
-class _Attend(torch.autograd.Function):
+class _ByLoops(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, edges: Edges, loop_N: Tensor, slope: float
+    ) -> Tensor:
+        looked = look(edges, value_NHD, sent_NH, received_NH, loop_N=loop_N, slope=slope)
+        ctx.edges, ctx.slope = edges, slope
+        ctx.save_for_backward(
+            value_NHD, sent_NH, received_NH, looked.seen_NHD, looked.most_NH, looked.inverse_NH, looked.own_NH
+        )
+        return looked.seen_NHD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        value_NHD, sent_NH, received_NH, *looked = ctx.saved_tensors
+        inputs = (value_NHD, sent_NH, received_NH)
+        return *look_back(ctx.edges, Looked(*looked), gradients[0], inputs, slope=ctx.slope), None, None, None
+
+
+class _ByTorch(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, edges: Edges, loop_N: Tensor, slope: float

@@ -26,3 +26,12 @@ def lstm(seen_NG: Tensor, h_NH: Tensor, c_NH: Tensor, weight_GH: Tensor) -> tupl
     enter, forget, candidate, leave = (seen_NG + h_NH @ weight_GH.t()).chunk(4, 1)
     memory_NH = torch.sigmoid(forget) * c_NH + torch.sigmoid(enter) * torch.tanh(candidate)
     return torch.sigmoid(leave) * torch.tanh(memory_NH), memory_NH
+
+
+def tgcn(seen_NG: Tensor, h_NH: Tensor, weight_3HH: Tensor) -> Tensor:
+    """Return the new state of a T-GCN (gates: update, reset, candidate); the candidate is made of ``reset * h``."""
+    see_u, see_r, see_c = seen_NG.chunk(3, 1)
+    update = torch.sigmoid(see_u + h_NH @ weight_3HH[0])
+    reset = torch.sigmoid(see_r + h_NH @ weight_3HH[1])
+    candidate = torch.tanh(see_c + (reset * h_NH) @ weight_3HH[2])
+    return candidate + update * (h_NH - candidate)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from timeloom.kernels.blocked_cells import Cell
+from timeloom.kernels.front import Affine
 from timeloom.kernels.norms import Norm
 from timeloom.nn.layers import Convolution, Gru
-from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
+from timeloom.nn.model import Memory, PerNode, RowModel, Rows, State, View
 
 
-class GcnGru(Model):
+class GcnGru(RowModel):
     """``h_t = GRU(relu(P_t X W + b), h_{t-1})``."""
 
     def __init__(self, num_in: int, hidden: int, norm: Norm) -> None:
@@ -23,9 +24,14 @@ class GcnGru(Model):
         """Return the hidden state."""
         return (PerNode("h", (self.out_size,)),)
 
-    def encode(self, view: View, x_NF: Tensor) -> Rows:
-        """Return the input side of the gates."""
-        return (self.gru.see(torch.relu(self.convolution(view, x_NF))),)
+    def spatial(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Return the convolved rows, and the input side of the gates."""
+        rows, maps = self.convolution.parts(view, x_NF)
+        return rows, (*maps, self.gru.see(relu=True))
+
+    def cell(self) -> Cell:
+        """Return the GRU."""
+        return self.gru.cell()
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Return the new hidden state, twice."""

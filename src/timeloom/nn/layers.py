@@ -6,11 +6,13 @@ Shape letters: N nodes, F features, H hidden size, D size of a head.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from timeloom.kernels import cells
+from timeloom.kernels import blocked_cells, cells
+from timeloom.kernels.front import Affine, mapped
 from timeloom.kernels.norms import Norm
 from timeloom.nn.model import View
 
@@ -28,8 +30,22 @@ def spread(size: int, *shape: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
+def convolved(
+    view: View, x_NF: Tensor, norm: Norm, affine: Affine, *, project: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, tuple[Affine, ...]]:
+    """Return the rows of ``P_t X W + b``, and what they are yet to be multiplied by; ``project`` multiplies by W."""
+    num_in, num_out = affine.weight_IO.shape
+    if num_in <= num_out or view.knows(x_NF, norm):
+        return view.aggregate(x_NF, norm), (affine,)
+    rows_NF = view.aggregate(view.once(x_NF, project), norm)
+    return rows_NF if affine.bias_O is None else rows_NF + affine.bias_O, ()
+
+
 class Convolution(nn.Module):
-    """``P_t X W + b``. It multiplies by W first where that makes rows shorter (SPEC D2.5); both orders are exact."""
+    """``P_t X W + b``. It multiplies by W first where that makes rows shorter (SPEC D2.5); both orders are exact.
+
+    Where ``P_t X`` is at hand there is nothing to aggregate, so it is multiplied last.
+    """
 
     def __init__(self, num_in: int, num_out: int, norm: Norm) -> None:
         super().__init__()
@@ -39,10 +55,15 @@ class Convolution(nn.Module):
 
     def forward(self, view: View, x_NF: Tensor) -> Tensor:
         """Return the convolved rows."""
-        num_in, num_out = self.weight.shape
-        if num_in <= num_out:
-            return torch.addmm(self.bias, view.aggregate(x_NF, self.norm), self.weight)
-        return view.aggregate(x_NF @ self.weight, self.norm) + self.bias
+        return mapped(*self.parts(view, x_NF))
+
+    def parts(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Return rows, and what they are yet to be multiplied by."""
+        return convolved(view, x_NF, self.norm, Affine(self.weight, self.bias), project=self.project)
+
+    def project(self, x_NF: Tensor) -> Tensor:
+        """Return ``X W``."""
+        return x_NF @ self.weight
 
 
 class GraphAttention(nn.Module):
@@ -56,43 +77,54 @@ class GraphAttention(nn.Module):
         self.received = glorot(heads, num_out // heads)
         self.bias = nn.Parameter(torch.zeros(num_out))
 
-    def forward(self, view: View, x_NF: Tensor) -> Tensor:
-        """Return the attended rows."""
+    def parts(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Return the attended rows; nothing is left to multiply them by."""
+        seen_NHD = view.attend(*view.once(x_NF, self.project), self_loops=True, slope=0.2)
+        return seen_NHD.reshape(len(seen_NHD), -1) + self.bias, ()
+
+    def project(self, x_NF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what each node has to say, and how much it makes of itself as a source and as a target."""
         value_NHD = (x_NF @ self.weight).view(len(x_NF), self._heads, -1)
-        sent_NH, received_NH = (value_NHD * self.sent).sum(2), (value_NHD * self.received).sum(2)
-        seen_NHD = view.attend(value_NHD, sent_NH, received_NH, self_loops=True, slope=0.2)
-        return seen_NHD.reshape(len(seen_NHD), -1) + self.bias
+        return value_NHD, (value_NHD * self.sent).sum(2), (value_NHD * self.received).sum(2)
 
 
 class Gru(nn.Module):
-    """A GRU in two parts: `see` (the input side, which snapshots may share) and `step`."""
+    """A GRU in two parts: `see` (the input side, which snapshots may share), and `step` or `cell`."""
 
     def __init__(self, num_in: int, hidden: int) -> None:
         super().__init__()
         self.weight_in, self.bias_in = spread(hidden, num_in, 3 * hidden), spread(hidden, 3 * hidden)
         self.weight_h, self.bias_h = spread(hidden, 3 * hidden, hidden), spread(hidden, 3 * hidden)
 
-    def see(self, x_NF: Tensor) -> Tensor:
-        """Return the input side of the gates."""
-        return torch.addmm(self.bias_in, x_NF, self.weight_in)
+    def see(self, *, relu: bool) -> Affine:
+        """Return the map that makes the input side of the gates."""
+        return Affine(self.weight_in, self.bias_in, relu)
 
     def step(self, seen_NG: Tensor, h_NH: Tensor) -> Tensor:
         """Return the new state."""
         return cells.gru(seen_NG, h_NH, self.weight_h, self.bias_h)
 
+    def cell(self) -> blocked_cells.Gru:
+        """Return the same, for blocks of nodes."""
+        return blocked_cells.Gru(self.weight_h, self.bias_h)
+
 
 class Lstm(nn.Module):
-    """An LSTM in two parts: `see` (the input side, which snapshots may share) and `step`."""
+    """An LSTM in two parts: `see` (the input side, which snapshots may share), and `step` or `cell`."""
 
     def __init__(self, num_in: int, hidden: int) -> None:
         super().__init__()
         self.weight_in, self.bias = spread(hidden, num_in, 4 * hidden), spread(hidden, 4 * hidden)
         self.weight_h = spread(hidden, 4 * hidden, hidden)
 
-    def see(self, x_NF: Tensor) -> Tensor:
-        """Return the input side of the gates."""
-        return torch.addmm(self.bias, x_NF, self.weight_in)
+    def see(self, *, relu: bool) -> Affine:
+        """Return the map that makes the input side of the gates."""
+        return Affine(self.weight_in, self.bias, relu)
 
     def step(self, seen_NG: Tensor, h_NH: Tensor, c_NH: Tensor) -> tuple[Tensor, Tensor]:
         """Return the new output and the new memory."""
         return cells.lstm(seen_NG, h_NH, c_NH, self.weight_h)
+
+    def cell(self) -> blocked_cells.Lstm:
+        """Return the same, for blocks of nodes."""
+        return blocked_cells.Lstm(self.weight_h)

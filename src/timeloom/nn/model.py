@@ -6,13 +6,18 @@ Shape letters: N nodes, F features, H the model's output size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from timeloom.kernels.blocked_cells import Cell
+from timeloom.kernels.front import Affine, mapped
 from timeloom.kernels.norms import Norm
 
+T = TypeVar("T")
 State = tuple[Tensor, ...]
 """What a model remembers between snapshots, in the order of its `memory`."""
 Rows = tuple[Tensor, ...]
@@ -37,6 +42,17 @@ class View(ABC):
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float
     ) -> Tensor:
         """Return, for each node, its in-neighbours' values weighed by a softmax of their logits."""
+
+    @abstractmethod
+    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
+        """Say whether ``aggregate(x, norm)`` is at hand, so that it costs nothing however long its rows are."""
+
+    @abstractmethod
+    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
+        """Return ``make(x)``, made once for all snapshots that are given the very same rows.
+
+        ``make`` is a method of a layer: a function of the rows and the layer's parameters alone.
+        """
 
     @property
     @abstractmethod
@@ -96,6 +112,26 @@ class Model(nn.Module, ABC):
         """Return the output [N, H] and the new state, from the encoded rows and the state before."""
 
 
+class RowModel(Model):
+    """A model whose memory reads no neighbours: rows of a snapshot, maps of each row, and a recurrent cell.
+
+    The engine may take such a model over a window in blocks of nodes, the maps and the cell together.
+    """
+
+    @abstractmethod
+    def spatial(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Return rows of a snapshot, and the maps that make the input sides of the cell's gates of each of them."""
+
+    @abstractmethod
+    def cell(self) -> Cell:
+        """Return the cell that `recur` computes, for blocks of nodes; its state is the model's."""
+
+    def encode(self, view: View, x_NF: Tensor) -> Rows:
+        """Return the input sides of the gates."""
+        rows_NA, maps = self.spatial(view, x_NF)
+        return (mapped(rows_NA, maps),)
+
+
 def start(memory: Memory, num_nodes: int, like: Tensor) -> State:
     """Return the state before the first snapshot."""
     return tuple(
@@ -115,7 +151,12 @@ def resume(memory: Memory, kept: State) -> State:
 
 def advance(model: Model, view: View, x_NF: Tensor, state: State, *, hold: bool) -> tuple[Tensor, State]:
     """Take a model over one snapshot; with ``hold``, nodes that are absent give 0 and remember what they did."""
-    out_NH, after = model.recur(view, model.encode(view, x_NF), state)
+    return remember(model, view, model.encode(view, x_NF), state, hold=hold)
+
+
+def remember(model: Model, view: View, rows: Rows, state: State, *, hold: bool) -> tuple[Tensor, State]:
+    """Take a model over a snapshot that is encoded already; see `advance`."""
+    out_NH, after = model.recur(view, rows, state)
     if view.all_alive or not hold:
         return out_NH, after
     here_N = view.alive_N

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from timeloom.kernels.front import mapped
 from timeloom.kernels.norms import Norm
 from timeloom.nn.layers import Convolution, Lstm
 from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
@@ -61,10 +62,10 @@ class MpnnLstm(Model):
             h = torch.relu(convolution(view, h))
             h = self.norms[depth](view, h) if len(self.norms) else h
             seen.append(h)
-        return self.first.see(torch.cat(seen, 1) if self._jump else h), x_NF
+        return mapped(torch.cat(seen, 1) if self._jump else h, (self.first.see(relu=False),)), x_NF
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Return both LSTMs' outputs beside the skipped features, and their new states."""
         h1, c1 = self.first.step(rows[0], state[0], state[1])
-        h2, c2 = self.second.step(self.second.see(h1), state[2], state[3])
+        h2, c2 = self.second.step(mapped(h1, (self.second.see(relu=False),)), state[2], state[3])
         return torch.cat([h1, h2, rows[1].to(h1.dtype)] if self._skip else [h1, h2], 1), (h1, c1, h2, c2)

@@ -29,9 +29,13 @@ class SageConvolution(nn.Module):
     def forward(self, view: View, x_NF: Tensor) -> Tensor:
         """Return the convolved rows."""
         own_NH = torch.addmm(self.bias, x_NF, self.own)
-        if self.near.shape[0] <= self.near.shape[1]:
+        if self.near.shape[0] <= self.near.shape[1] or view.knows(x_NF, _MEAN):
             return torch.addmm(own_NH, view.aggregate(x_NF, _MEAN), self.near)
-        return own_NH + view.aggregate(x_NF @ self.near, _MEAN)
+        return own_NH + view.aggregate(view.once(x_NF, self.project), _MEAN)
+
+    def project(self, x_NF: Tensor) -> Tensor:
+        """Return what neighbours are told."""
+        return x_NF @ self.near
 
 
 class _Sage(nn.Module):

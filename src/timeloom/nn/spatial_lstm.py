@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from timeloom.kernels.blocked_cells import Cell
+from timeloom.kernels.front import Affine
 from timeloom.kernels.norms import Norm
 from timeloom.nn.layers import Convolution, GraphAttention, Lstm
-from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
+from timeloom.nn.model import Memory, Model, PerNode, RowModel, Rows, State, View
 
 
-class SpatialLstm(Model):
+class SpatialLstm(RowModel):
     """``h_t = LSTM(relu(spatial(X_t)), h_{t-1})``: WD-GCN with a convolution, GAT-LSTM with graph attention."""
 
-    def __init__(self, spatial: Convolution | GraphAttention, hidden: int) -> None:
+    def __init__(self, near: Convolution | GraphAttention, hidden: int) -> None:
         super().__init__()
         self.out_size = hidden
-        self.spatial = spatial
+        self.near = near
         self.lstm = Lstm(hidden, hidden)
 
     def memory(self) -> Memory:
         """Return the LSTM's output and memory."""
         return PerNode("h", (self.out_size,)), PerNode("c", (self.out_size,))
 
-    def encode(self, view: View, x_NF: Tensor) -> Rows:
-        """Return the input side of the gates."""
-        return (self.lstm.see(torch.relu(self.spatial(view, x_NF))),)
+    def spatial(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
+        """Return what is heard of the neighbours, and the input side of the gates."""
+        rows, maps = self.near.parts(view, x_NF)
+        return rows, (*maps, self.lstm.see(relu=True))
+
+    def cell(self) -> Cell:
+        """Return the LSTM."""
+        return self.lstm.cell()
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Return the LSTM's output, and its new state."""

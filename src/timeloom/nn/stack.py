@@ -17,8 +17,7 @@ class Stack(Model):
     def __init__(self, layers: Sequence[Model], *, dropout: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self._layers = tuple(layers)
-        self._dropout = dropout
+        self.parts, self.dropout = tuple(layers), dropout
         self.out_size = layers[-1].out_size
         self.hops = sum(layer.hops for layer in layers)
         self.mixes_states = any(layer.mixes_states for layer in layers)
@@ -30,22 +29,27 @@ class Stack(Model):
             PerNode(f"{depth}.{slot.name}", slot.shape, slot.holds)
             if isinstance(slot, PerNode)
             else Shared(f"{depth}.{slot.name}", slot.start)
-            for depth, layer in enumerate(self._layers)
+            for depth, layer in enumerate(self.parts)
             for slot in layer.memory()
         )
 
     def encode(self, view: View, x_NF: Tensor) -> Rows:
         """Return what the first layer makes of the snapshot."""
-        return self._layers[0].encode(view, x_NF)
+        return self.parts[0].encode(view, x_NF)
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Take all layers over the snapshot."""
         after: list[Tensor] = []
         out = torch.empty(0)
-        for depth, layer in enumerate(self._layers):
+        for depth, layer in enumerate(self.parts):
             if depth:
-                rows = layer.encode(view, dropout(out, self._dropout, self.training))
+                rows = layer.encode(view, dropout(out, self.dropout, self.training))
             size = len(layer.memory())
             out, new = layer.recur(view, rows, state[len(after) : len(after) + size])
             after.extend(new)
         return out, tuple(after)
+
+
+def layers_of(model: Model) -> tuple[tuple[Model, ...], float]:
+    """Return the layers of a model, the first one first, and the dropout between them."""
+    return (model.parts, model.dropout) if isinstance(model, Stack) else ((model,), 0.0)

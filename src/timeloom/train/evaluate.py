@@ -11,7 +11,7 @@ from timeloom.graph.tasks import Part
 from timeloom.plan.batch.windows import scoring_windows
 from timeloom.train.goals.goal import Marks, Seen
 from timeloom.train.session import Session
-from timeloom.train.walk import first_carry, goes_on, walk
+from timeloom.train.walk import first_carry, goes_on
 
 
 def seen_after(session: Session, first: int, last: int) -> Iterator[Seen]:
@@ -25,7 +25,7 @@ def seen_after(session: Session, first: int, last: int) -> Iterator[Seen]:
         session.check_stop()
         begin = first_carry(session.model, session.feed) if unit.fresh else goes_on(session.model, carry)
         with torch.no_grad(), session.computing():
-            seen, kept = walk(session.model, session.feed, unit, begin, hold=session.hold)
+            seen, kept = session.walker.walk(unit, begin)
         carry = kept or carry
         yield from seen
 

@@ -73,7 +73,7 @@ class Feed:
         self.dtype, self.device = dtype, device
         self._at_hand: OrderedDict[int, Snapshot] = OrderedDict()
         self._num_at_hand = at_hand
-        room = [cache_bytes]
+        self.room = room = [cache_bytes]
         self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
@@ -116,7 +116,7 @@ class Feed:
         return own + self.lags
 
     @property
-    def _unchanging(self) -> bool:
+    def unchanging(self) -> bool:
         """Whether every snapshot has the same rows."""
         return self.features == "graph" and self.graph.features.fixed and not self.lags
 
@@ -161,7 +161,7 @@ class Feed:
         if (kept := self._rows.get(t)) is not None:
             return kept
         made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype).to(self.device)
-        if self._unchanging:
+        if self.unchanging:
             self._fixed = made
             return made
         return self._rows.offer(t, made, made.numel() * made.element_size())
@@ -203,7 +203,7 @@ class Feed:
         for t in np.unique(np.linspace(0, train_stop - 1, count).astype(int)).tolist():
             here = self.snapshot(t).alive
             # Features that never change are read once, with the nodes of the last snapshot.
-            if self._inputs.scale == "standard" and (not self._unchanging or t == train_stop - 1):
+            if self._inputs.scale == "standard" and (not self.unchanging or t == train_stop - 1):
                 raw.add(self.raw(t)[here])
             if values:
                 target, before = self.label(t + self._task.ahead), self.label_before(t)

@@ -49,7 +49,9 @@ def leaks(session: Session) -> Iterator[str]:
 def _on(graph: GraphLike, session: Session) -> Session:
     """Return the same run, same parameters, on another graph."""
     num_snapshots = session.split.test_stop + session.split.horizon
-    other = open_session(session.settings, graph, num_snapshots=num_snapshots, scales=session.feed.scales)
+    other = open_session(
+        session.settings, graph, num_snapshots=num_snapshots, scales=session.feed.scales, decided=session.decided
+    )  # fmt: skip
     other.predictor.load_state_dict(session.predictor.state_dict())
     other.predictor.eval()
     return other

@@ -20,7 +20,7 @@ from timeloom.records import Ended, EpochEnded, Evaluated, Record
 from timeloom.train.evaluate import by_metric
 from timeloom.train.goals.goal import Draw, Marks
 from timeloom.train.trainer import Trainer
-from timeloom.train.walk import first_carry, walk
+from timeloom.train.walk import first_carry
 
 
 def train_live(trainer: Trainer) -> Iterator[Record]:
@@ -81,7 +81,7 @@ def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
             Draw(seed=session.settings.train.seed, epoch=place, side=side, held_out=live.held_out)
             for side in ("fit", "held")
         )  # fmt: skip
-        yield trainer.step(unit, fit)
+        yield trainer.step((unit,), fit)
         session.predictor.eval()
         with torch.no_grad():
             loss, _ = trainer.loss(unit, held)
@@ -102,7 +102,7 @@ def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
     session.predictor.eval()
     unit = _window(trainer, newest, t, keep=newest)
     with torch.no_grad(), session.computing():
-        (seen,), kept = walk(session.model, session.feed, unit, trainer.before(unit), hold=session.hold)
+        (seen,), kept = session.walker.walk(unit, trainer.before(unit))
         if scored:
             session.goal.score(session.head, seen, "test", marks)
     trainer.carry = kept if kept is not None else first_carry(session.model, session.feed)

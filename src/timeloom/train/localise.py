@@ -5,6 +5,9 @@ Shape letters: E edges, N nodes, F features.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +21,8 @@ from timeloom.kernels.edges import Edges, Rows
 from timeloom.kernels.norms import Norm, Scales, scales_of
 from timeloom.nn.model import View
 
+T = TypeVar("T")
+
 
 class WholeView(View):
     """A view of a whole snapshot. What a norm needs is made when a model first asks for it."""
@@ -27,7 +32,7 @@ class WholeView(View):
         self.edges = edges_of(snapshot, dtype).to(device)
         self.alive_N = torch.from_numpy(snapshot.alive).to(device)
         self.all_alive = bool(snapshot.alive.all())
-        self._dtype = dtype
+        self.dtype = dtype
         self._scales: dict[Norm, Scales] = {}
 
     @property
@@ -43,10 +48,25 @@ class WholeView(View):
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Return ``P_t x`` by one full pass over the edges."""
-        edges = self.edges.reversed if norm.reverse else self.edges
+        return aggregate(self.directed(norm), self.scales(norm), x_NF)
+
+    def directed(self, norm: Norm) -> Edges:
+        """Return the edges in the direction that messages take."""
+        return self.edges.reversed if norm.reverse else self.edges
+
+    def scales(self, norm: Norm) -> Scales:
+        """Return what messages are multiplied by."""
         if norm not in self._scales:
-            self._scales[norm] = scales_of(norm, edges, self.alive_N, self._dtype)
-        return aggregate(edges, self._scales[norm], x_NF)
+            self._scales[norm] = scales_of(norm, self.directed(norm), self.alive_N, self.dtype)
+        return self._scales[norm]
+
+    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
+        """Say that nothing is at hand."""
+        return False
+
+    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
+        """Make it: this view knows of no other snapshot."""
+        return make(x_NF)
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float
@@ -67,7 +87,7 @@ class WholeView(View):
         weights = self.edges.into.weights_E
         if weights is not None:
             return weights
-        return torch.ones(len(self.edges), dtype=self._dtype, device=self.alive_N.device)
+        return torch.ones(len(self.edges), dtype=self.dtype, device=self.alive_N.device)
 
 
 def edges_of(snapshot: Snapshot, dtype: torch.dtype) -> Edges:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from timeloom.plan.batch.windows import in_epochs, training_windows
+from timeloom.plan.batch.windows import in_epochs, steps_of, training_windows
 from timeloom.records import Ended, EpochEnded, Evaluated, Record, Saved
 from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.goals.goal import Draw
@@ -45,13 +45,15 @@ def _steps(trainer: Trainer) -> Iterator[Record]:
     settings = session.settings
     units = training_windows(settings.window, session.split.train_stop)
     shuffle = settings.window.shuffle and settings.window.state == "zero"
-    plan = in_epochs(units, seed=settings.train.seed, epoch=progress.epoch, shuffle=shuffle)
+    plan = in_epochs(
+        units, groups=settings.window.groups, seed=settings.train.seed, epoch=progress.epoch, shuffle=shuffle
+    )  # fmt: skip
     draw = Draw(seed=settings.train.seed, epoch=progress.epoch)
     step = next(plan)
-    for place in range(len(units)):
+    for place in range(steps_of(settings.window, session.split.train_stop)):
         if place >= len(progress.losses):
             session.check_stop()
-            yield trainer.step(step.units[0][0], draw)
+            yield trainer.step(step.units[0], draw)
             if trainer.is_due():
                 yield trainer.save()
         if not step.ends_epoch:

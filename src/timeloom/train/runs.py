@@ -18,10 +18,11 @@ from timeloom.errors import BadConfig, Interrupted, TooLarge
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import GraphLike, Part
-from timeloom.plan.batch.windows import training_windows
+from timeloom.plan.batch.windows import steps_of
 from timeloom.records import Evaluated, Record, RunDirectory, Saved, Started, Stepped, read, read_config
 from timeloom.train import checkpoint
 from timeloom.train.boards import Board, tensorboard
+from timeloom.train.choose import decided_of
 from timeloom.train.evaluate import evaluate as evaluate_part
 from timeloom.train.evaluate import evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Columns
@@ -197,7 +198,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
     """Return every number that follows from the settings and the graph, to be told once."""
     settings, split, feed = session.settings, session.split, session.feed
     live = settings.train.protocol == "live"
-    updates = settings.live.steps if live else len(training_windows(settings.window, split.train_stop))
+    updates = settings.live.steps if live else steps_of(settings.window, split.train_stop)
     goal = (
         {"predicts": "the change" if session.goal.is_residual else "the value"}
         if isinstance(session.goal, ValueGoal)
@@ -217,6 +218,11 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         "window stride": settings.window.step,
         "outputs of the model": session.model.out_size,
         "hops": session.model.hops,
+        "sums of inputs": "kept, and made first"
+        if session.decided.sums_first
+        else "kept"
+        if session.decided.keeps
+        else "made",
         "chosen by": session.metric,
         "device": str(session.device),
         "threads": torch.get_num_threads(),
@@ -246,7 +252,8 @@ def _session_of(
         )
     return open_session(
         settings, found, num_snapshots=snapshots,
-        scales=scales_of(grouped(saved.tensors)["scales"]), should_stop=should_stop,
+        scales=scales_of(grouped(saved.tensors)["scales"]), decided=decided_of(saved.state["decided"]),
+        should_stop=should_stop,
     )  # fmt: skip
 
 

@@ -14,13 +14,18 @@ from torch import Tensor, nn
 
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import GraphLike, Split, split_by_time
+from timeloom.kernels.workspace import keep_memory
 from timeloom.nn.heads import Head
 from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
+from timeloom.nn.stack import layers_of
+from timeloom.train.choose import Decided
 from timeloom.train.feed import Feed, Scales
 from timeloom.train.goals import make_goal
 from timeloom.train.goals.goal import Goal
 from timeloom.train.settings import RunSettings
+from timeloom.train.walk import Walker
+from timeloom.train.ways import decide, make_walker
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 _WEIGHTS_STREAM, _STEP_STREAM = 11, 12
@@ -50,6 +55,8 @@ class Session:
     split: Split
     goal: Goal
     predictor: Predictor
+    walker: Walker
+    decided: Decided
     device: torch.device
     should_stop: Callable[[], bool]
 
@@ -62,11 +69,6 @@ class Session:
     def head(self) -> Head:
         """What turns its rows into predictions."""
         return self.predictor.head
-
-    @property
-    def hold(self) -> bool:
-        """Whether absent nodes keep their state."""
-        return self.settings.model.absent == "hold"
 
     @property
     def restarts(self) -> bool:
@@ -94,13 +96,19 @@ def open_session(
     *,
     num_snapshots: int | None = None,
     scales: Scales | None = None,
+    decided: Decided | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Session:
-    """Put a run together. A graph that has grown since training is split as it was then (``num_snapshots``)."""
-    device = _device(settings.train.device)
+    """Put a run together. A graph that has grown since training is split as it was then (``num_snapshots``).
+
+    ``scales`` and ``decided`` are those of an earlier session of the same run.
+    """
+    device = device_of(settings.train.device)
     small = graph.num_nodes * settings.model.hidden < _SMALL
     if settings.train.threads or small:
         torch.set_num_threads(settings.train.threads or 1)
+    if device.type == "cpu":
+        keep_memory()
     dtype = _DTYPES[settings.train.precision]
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings),
@@ -114,7 +122,10 @@ def open_session(
     with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    session = Session(settings, feed, split, goal, predictor.to(dtype).to(device), device, should_stop)
+    predictor = predictor.to(dtype).to(device)
+    decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
+    walker = make_walker(settings, feed, model, decided)
+    session = Session(settings, feed, split, goal, predictor, walker, decided, device, should_stop)
     if session.metric not in goal.metrics:
         raise BadConfig(
             f"train.metric={session.metric} is no metric of task.name={settings.task.name}: use one of "
@@ -133,7 +144,8 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
     )
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """Return the device that a setting names."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -115,6 +115,23 @@ class TrainSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseSettings:
+    """What is computed once where snapshots, windows or epochs share it. All of it is exact."""
+
+    mode: Literal["auto", "full", "delta", "versions"] = "auto"
+    """Where the rows of a window come from. full: a pass over every snapshot. delta: from what changed since the one
+    before. versions: rows that are equal in several snapshots are computed once. auto: the least predicted time."""
+    cache: Literal["auto", "off"] = "auto"
+    """auto: sums of input rows, which no parameter changes, are kept from epoch to epoch as far as there is room."""
+    disk_bytes: int = 0
+    """Room for them in a temporary file, beyond what train.cache_bytes allows in memory."""
+
+    def __post_init__(self) -> None:
+        if self.disk_bytes < 0:
+            raise BadConfig(f"reuse.disk_bytes={self.disk_bytes} is no size: give 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """A run: what is trained on what, and how."""
 
@@ -127,4 +144,5 @@ class RunSettings:
     inputs: InputSettings = field(default_factory=InputSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
+    reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)

@@ -16,9 +16,10 @@ from timeloom.plan.types import Outcome, Unit
 from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.goals.goal import Draw
+from timeloom.train.groups import Groups
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
 from timeloom.train.session import Session, scale_tensors, step_randomness
-from timeloom.train.walk import Carry, carry_of, first_carry, goes_on, walk
+from timeloom.train.walk import Carry, carry_of, first_carry, goes_on
 
 
 @dataclass
@@ -57,26 +58,25 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self._saved_at = self._resumed_at = time.monotonic()
 
-    def step(self, unit: Unit, draw: Draw) -> Stepped:
-        """Learn from one window: forward, backward, one update. A loss that is no number changes nothing."""
+    def step(self, units: tuple[Unit, ...], draw: Draw) -> Stepped:
+        """Learn from some windows: forward, backward, one update. A loss that is no number changes nothing."""
         session, progress, began = self.session, self.progress, time.monotonic()
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
         with step_randomness(session, draw.epoch, progress.step):
-            loss, kept = self.loss(unit, draw)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss, kept = self._go_back(units, draw)
             norm = 0.0
             if loss is not None:
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
                 norm = float(gradient_norm(session.predictor.parameters(), session.settings.optim.clip))
-                self._refuse_divergence(unit, float(loss.detach()), norm)
+                self._refuse_divergence(units, loss, norm)
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.step()
-        if unit.keep >= 0:
+        if units[-1].keep >= 0:
             self.carry = kept
-        told = float("nan") if loss is None else float(loss.detach())
-        nodes, edges = self._sizes(unit)
+        nodes, edges = (sum(sizes) for sizes in zip(*(self._sizes(unit) for unit in units), strict=True))
+        told = math.nan if loss is None else loss
         progress.step += 1
         progress.losses.append(told)
         progress.nodes += nodes
@@ -86,31 +86,47 @@ class Trainer:
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
 
+    def _go_back(self, units: tuple[Unit, ...], draw: Draw) -> tuple[float | None, Carry | None]:
+        """Leave the gradient of the mean of the windows' losses; return that mean (None: no target), and what is kept.
+
+        Of several windows one is computed and let go after the other; what they share is made once (SPEC section 5).
+        """
+        session, losses, kept = self.session, list[float](), None
+        with session.computing():
+            groups = session.walker.groups(units, session.goal.reads) if len(units) > 1 else None
+        for unit in units:
+            loss, kept = self.loss(unit, draw, groups)
+            if loss is not None:
+                losses.append(float(loss.detach()))
+                (loss / len(units)).backward()  # type: ignore[no-untyped-call]
+        if groups is not None:
+            groups.go_back()
+        return (sum(losses) / len(units) if losses else None), kept
+
     def before(self, unit: Unit) -> Carry:
         """Return what a window starts from."""
         if unit.fresh or self.carry is None:
             return first_carry(self.session.model, self.session.feed)
         return goes_on(self.session.model, self.carry)
 
-    def loss(self, unit: Unit, draw: Draw) -> tuple[Tensor | None, Carry | None]:
+    def loss(self, unit: Unit, draw: Draw, groups: Groups | None = None) -> tuple[Tensor | None, Carry | None]:
         """Return the mean of the losses of the window's targets (None: it has none), and what is kept."""
         session, carry = self.session, self.before(unit)
         with session.computing():
-            seen, kept = walk(session.model, session.feed, unit, carry, hold=session.hold)
+            seen, kept = session.walker.walk(unit, carry, session.goal.reads, groups)
             losses = [
                 loss for one in seen if (loss := session.goal.loss(session.head, one, draw)) is not None
             ]  # fmt: skip
         return (torch.stack(losses).mean() if losses else None), kept
 
-    def _refuse_divergence(self, unit: Unit, loss: float, norm: float) -> None:
+    def _refuse_divergence(self, units: tuple[Unit, ...], loss: float, norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(norm):
             return
         named = ((name, parameter.grad) for name, parameter in self.session.predictor.named_parameters())
         bad = [name for name, gradient in named if gradient is not None and not torch.isfinite(gradient).all()]
         what = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the gradient"
-        where = (
-            f"step {self.progress.step + 1} (epoch {self.progress.epoch}, snapshots {unit.first} to {unit.last - 1})"
-        )
+        step, snapshots = self.progress.step + 1, f"snapshots {units[0].first} to {units[-1].last - 1}"
+        where = f"step {step} (epoch {self.progress.epoch}, {snapshots})"
         found = f"the loss was {loss:g}" if not math.isfinite(loss) else f"{what} was no number"
         raise Diverged(
             f"{where} diverged: {found}; the parameters are as they were before it. Lower optim.rate (now "
@@ -162,6 +178,7 @@ class Trainer:
             tensors |= {f"carry/{place:03d}": part for place, part in enumerate(self.carry.tensors())}
         state = {
             "progress": dataclasses.asdict(progress), "records_bytes": self.run.size(), "graph": feed.graph.name,
+            "decided": session.decided.as_json(),
             "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": feed.graph.num_nodes,
         }  # fmt: skip
         checkpoint.save(self.run.checkpoints, record.checkpoint, tensors, state)

@@ -23,6 +23,8 @@ class WindowSettings:
     """Which snapshots of a window are learnt from."""
     state: Literal["inherit", "zero"] = "inherit"
     """What a window starts from: the state that the one before it left (detached), or zero."""
+    groups: int = 1
+    """Windows of one update; what they share is computed once. Only where windows start from zero."""
     shuffle: bool = True
     """Windows that start from zero come in another order in every epoch; others must follow each other."""
 
@@ -31,6 +33,11 @@ class WindowSettings:
             raise BadConfig(f"window.length={self.length} is too short: give 1 or more")
         if self.stride < 0:
             raise BadConfig(f"window.stride={self.stride} goes back in time: give 1 or more, or 0 for the default")
+        if self.groups < 1 or (self.groups > 1 and self.state == "inherit"):
+            raise BadConfig(
+                f"window.groups={self.groups}: give 1 or more, and more than 1 only with --set window.state=zero: windows "
+                "that inherit a state follow each other"
+            )
         if self.state == "inherit" and self.stride > self.length:
             raise BadConfig(
                 f"window.stride={self.stride} leaves out snapshots between windows of length {self.length}, so that "
@@ -67,6 +74,11 @@ def training_windows(settings: WindowSettings, num_snapshots: int) -> list[Unit]
     return units
 
 
+def steps_of(settings: WindowSettings, num_snapshots: int) -> int:
+    """Return how many updates an epoch has."""
+    return -(-len(training_windows(settings, num_snapshots)) // settings.groups)
+
+
 def _window(settings: WindowSettings, first: int, last: int, *, fresh: bool, keep: int = -1) -> Unit:
     targets = tuple(range(first, last)) if settings.targets == "all" else (last - 1,)
     return Unit(first=first, last=last, targets=targets, fresh=fresh, keep=keep)
@@ -97,10 +109,14 @@ def scoring_windows(settings: WindowSettings, first: int, last: int, *, restarts
     return units
 
 
-def in_epochs(units: list[Unit], *, seed: int, epoch: int, shuffle: bool) -> Plan:
-    """Yield one epoch: a window a step on rank 0, shuffled by (seed, epoch) where that is asked for."""
-    order = np.arange(len(units))
+def in_epochs(units: list[Unit], *, groups: int, seed: int, epoch: int, shuffle: bool) -> Plan:
+    """Yield one epoch on rank 0: so many windows a step, steps shuffled by (seed, epoch) where that is asked for.
+
+    Windows of a step follow each other in time, so that they share what they can (SPEC section 5).
+    """
+    steps = [tuple(units[first : first + groups]) for first in range(0, len(units), groups)]
+    order = np.arange(len(steps))
     if shuffle:
         np.random.Generator(np.random.Philox([seed, epoch])).shuffle(order)
     for place, number in enumerate(order.tolist()):
-        yield Step(units={0: (units[number],)}, ends_epoch=place == len(units) - 1)
+        yield Step(units={0: steps[number]}, ends_epoch=place == len(steps) - 1)

@@ -17,7 +17,7 @@ from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part, Split, SplitSettings, TaskSettings, node_parts
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor, balance
+from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor, balance, mask_of
 from timeloom.train.metrics import confusion
 
 
@@ -63,6 +63,10 @@ class ClassGoal(Goal):
                 counts += np.bincount(self._nodes(t, "train")[1], minlength=len(counts))
             self._counts_C = counts
         return self._counts_C
+
+    def reads(self, t: int) -> NDArray[np.bool_] | None:
+        """Return the nodes of training."""
+        return mask_of(self._nodes(t, "train")[0], self._feed.graph.num_nodes)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
         """Return the mean cross entropy of the nodes of training."""

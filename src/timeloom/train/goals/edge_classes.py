@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -18,7 +19,7 @@ from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part, Split, TaskSettings, edge_classes_of
 from timeloom.nn.heads import Head, PairHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Marks, Seen, as_tensor, balance, keyed
+from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Marks, Seen, as_tensor, balance, keyed, mask_of
 from timeloom.train.metrics import confusion
 
 
@@ -64,6 +65,11 @@ class EdgeClassGoal(Goal):
         assert isinstance(head, PairHead)
         ends = head.ends(seen.out_NH)
         return head.score(ends, as_tensor(sources_P, seen.out_NH), as_tensor(targets_P, seen.out_NH))
+
+    def reads(self, t: int) -> NDArray[np.bool_] | None:
+        """Return the ends of the edges to come."""
+        sources_P, targets_P, _ = self._edges(t)
+        return mask_of(np.concatenate([sources_P, targets_P]), self._feed.graph.num_nodes)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
         """Return the mean cross entropy of the edges to come."""

@@ -93,6 +93,10 @@ class Goal(ABC):
         """Return what turns rows into predictions."""
 
     @abstractmethod
+    def reads(self, t: int) -> NDArray[np.bool_] | None:
+        """Return the nodes whose rows the loss after snapshot t may read, whatever is drawn (None: all)."""
+
+    @abstractmethod
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
         """Return the mean loss over the targets of snapshot t, or None where it has none."""
 
@@ -125,6 +129,13 @@ class Goal(ABC):
 def as_tensor(places: NDArray[Any], like: Tensor) -> Tensor:
     """Return an index array beside a tensor."""
     return torch.from_numpy(np.ascontiguousarray(places)).to(like.device)
+
+
+def mask_of(nodes: Int64s, num_nodes: int) -> NDArray[np.bool_]:
+    """Return which of all nodes are among the given ones."""
+    mask = np.zeros(num_nodes, np.bool_)
+    mask[nodes] = True
+    return mask
 
 
 def balance(counts_C: Mapping[int, int] | Int64s, num_classes: int) -> NDArray[np.float32]:

@@ -83,6 +83,10 @@ class LinkGoal(Goal):
         found = np.flatnonzero(self._first_as_target <= t)
         return found if len(found) else np.arange(self._feed.graph.num_nodes)
 
+    def reads(self, t: int) -> NDArray[np.bool_] | None:
+        """Return all: which pairs are drawn depends on the epoch."""
+        return None
+
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
         """Return the mean cross entropy of the pairs to come and of as many random ones as asked for."""
         size, taken = self._feed.graph.num_nodes, self._positives(seen.t)

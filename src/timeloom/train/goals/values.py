@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import l1_loss, mse_loss
 
@@ -55,6 +56,11 @@ class ValueGoal(Goal):
             self._feed.snapshot(t).alive | self._feed.snapshot(later).alive
         )
         return there
+
+    def reads(self, t: int) -> NDArray[np.bool_] | None:
+        """Return the active nodes whose value is known."""
+        known: NDArray[np.bool_] = self._active(t) & ~np.isnan(self._feed.label(t + self._task.ahead))
+        return known
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
         """Return the mean error of active nodes that were born, in units of the target's deviation."""

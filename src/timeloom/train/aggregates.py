@@ -1,0 +1,60 @@
+"""What is summed up of input rows and depends on no parameter: kept from epoch to epoch (SPEC D2.6).
+
+Input rows and edges of a snapshot never change while a run lasts, so their sums are computed in the first epoch only.
+They are kept in memory as far as it may be used, then in a file that is mapped into memory.
+
+Shape letters: N nodes (or rows of a table), F features.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Aggregates:
+    """Sums over neighbours by what they are sums of."""
+
+    def __init__(self, *, room: list[int], disk_bytes: int, keeps: bool, comes_first: bool) -> None:
+        """``room`` holds the bytes of memory that are left, shared with other caches.
+
+        With ``comes_first`` layers sum the input rows before they multiply them, whatever the sizes: so they do in all
+        epochs alike, also those after an interruption.
+        """
+        self.keeps, self.comes_first = keeps, comes_first and keeps
+        self._room, self._disk_left = room, disk_bytes
+        self._made: dict[Any, Tensor] = {}
+        self.memory_bytes = self.disk_bytes = 0
+        self.found = self.computed = 0
+
+    def get(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
+        """Return what was kept, or make it and keep it where there is room."""
+        if (kept := self._made.get(key)) is not None:
+            self.found += 1
+            return kept
+        with torch.no_grad():
+            made = make()
+        self.computed += 1
+        num_bytes = made.numel() * made.element_size()
+        if num_bytes <= self._room[0]:
+            self._room[0] -= num_bytes
+            self.memory_bytes += num_bytes
+            self._made[key] = made
+        elif num_bytes <= self._disk_left and made.device.type == "cpu" and num_bytes:
+            self._disk_left -= num_bytes
+            self.disk_bytes += num_bytes
+            self._made[key] = self._on_disk(made)
+        return made
+
+    def _on_disk(self, rows_NF: Tensor) -> Tensor:
+        """Return the rows as a mapped file that nobody else can open and that ends with the process."""
+        with tempfile.TemporaryFile() as file:
+            rows_NF.contiguous().numpy().tofile(file)
+            file.flush()
+            mapped = np.memmap(file, rows_NF.numpy().dtype, mode="r+", shape=tuple(rows_NF.shape))
+        return torch.from_numpy(mapped)

@@ -1,0 +1,63 @@
+"""What is decided once, when a run begins, about how its windows are computed."""
+
+from __future__ import annotations
+
+import torch
+
+from timeloom.errors import BadConfig
+from timeloom.graph.tasks import Split
+from timeloom.nn.model import Model
+from timeloom.nn.stack import layers_of
+from timeloom.nn.watch import Asked, watch
+from timeloom.train.aggregates import Aggregates
+from timeloom.train.choose import Decided, Sizes, predicted
+from timeloom.train.costs import read_costs
+from timeloom.train.encode import Encoder
+from timeloom.train.feed import Feed
+from timeloom.train.settings import RunSettings
+from timeloom.train.walk import Walker
+
+
+def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Decided:
+    """Return the costs to go by, whether sums of input rows are kept, and whether layers should make use of that."""
+    costs = read_costs(feed.device, torch.get_num_threads())
+    keeps = settings.reuse.cache != "off"
+    rows_bytes = feed.graph.num_nodes * feed.num_features * feed.dtype.itemsize
+    plain, first = (watch(layer, feed.num_features, keeps_sums=keeps) for keeps in (False, True))
+    _refuse_impossible(settings, feed, plain)
+    norms = len({one.norm for one in first.sums if one.of_inputs})
+    needed = split.test_stop * rows_bytes * norms
+    # Half of the memory: views, tables and labels are kept in it, too.
+    free = keeps and needed <= feed.room[0] // 2 + settings.reuse.disk_bytes
+    edges = len(feed.view(split.train_stop - 1).edges)
+    sizes = Sizes(feed.graph.num_nodes, (edges,), feed.graph.num_nodes, edges, None)
+    without = Decided(costs=costs, keeps=keeps, free=free, sums_first=False)
+    with_sums = Decided(costs=costs, keeps=keeps, free=free, sums_first=True)
+    gains = predicted(sizes, first, with_sums)["full"] < predicted(sizes, plain, without)["full"]
+    return with_sums if free and gains else without
+
+
+def _refuse_impossible(settings: RunSettings, feed: Feed, asked: Asked) -> None:
+    mode, name = settings.reuse.mode, settings.model.name
+    if mode == "delta" and not feed.unchanging:
+        raise BadConfig(
+            f"reuse.mode=delta needs features that are the same in all snapshots, but inputs.features={feed.features} "
+            f"with inputs.lags={feed.lags} change: use --set reuse.mode=versions or auto"
+        )
+    if mode in ("delta", "versions") and not asked.by_node:
+        raise BadConfig(
+            f"reuse.mode={mode}: model {name} reads a snapshot's nodes or edges all at once, so that no row of it can "
+            "be shared: use --set reuse.mode=full or auto"
+        )
+
+
+def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decided) -> Walker:
+    """Return what takes the model over windows, with everything that it may keep."""
+    reuse = settings.reuse
+    aggregates = Aggregates(
+        room=feed.room, disk_bytes=reuse.disk_bytes, keeps=decided.keeps, comes_first=decided.sums_first
+    )
+    forced = None if reuse.mode == "auto" else reuse.mode
+    encoder = Encoder(layers_of(model)[0][0], feed, aggregates, decided=decided, forced=forced)
+    bf16 = settings.train.precision == "bf16"
+    return Walker(model, feed, encoder, hold=settings.model.absent == "hold", bf16=bf16)
