@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from timeloom.nn.model import Shared as Shared
     from timeloom.nn.model import View as View
     from timeloom.nn.settings import ModelSettings as ModelSettings
-    from timeloom.train.runs import evaluate as evaluate
-    from timeloom.train.runs import predict as predict
+    from timeloom.train.inference import evaluate as evaluate
+    from timeloom.train.inference import predict as predict
     from timeloom.train.runs import resume as resume
     from timeloom.train.runs import train as train
 
@@ -40,8 +40,8 @@ _HOMES = {
     "synth": ("timeloom.graph.synth", "synth"),
     "train": ("timeloom.train.runs", "train"),
     "resume": ("timeloom.train.runs", "resume"),
-    "evaluate": ("timeloom.train.runs", "evaluate"),
-    "predict": ("timeloom.train.runs", "predict"),
+    "evaluate": ("timeloom.train.inference", "evaluate"),
+    "predict": ("timeloom.train.inference", "predict"),
     "Model": ("timeloom.nn.model", "Model"),
     "View": ("timeloom.nn.model", "View"),
     "PerNode": ("timeloom.nn.model", "PerNode"),

@@ -19,7 +19,8 @@ from timeloom.nn.models import MODELS
 from timeloom.records import RunDirectory, from_json
 from timeloom.train.evaluate import evaluate_baselines
 from timeloom.train.goals.links import LinkGoal
-from timeloom.train.runs import open_run, train
+from timeloom.train.inference import open_run
+from timeloom.train.runs import train
 
 QUICK = ["--set", "model.hidden=4", "--set", "train.epochs=2", "--set", "train.threads=1", "--set", "window.length=3"]
 NAMES = [f"node {letter}" for letter in "édcbafghijkl"]

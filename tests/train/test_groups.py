@@ -13,7 +13,7 @@ from timeloom.graph.tasks import TaskSettings
 from timeloom.nn.models import MODELS
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
-from timeloom.plan.types import Unit
+from timeloom.plan.types import Step, Unit
 from timeloom.records import RunDirectory
 from timeloom.train.encode import Encoder
 from timeloom.train.goals.goal import Draw
@@ -37,8 +37,8 @@ def graph_of(features: Any = "fixed") -> TinyGraph:
 
 def session_of(name: str, mode: Any, task: Any = "degree", features: Any = "fixed", layers: int = 1) -> Session:
     settings = RunSettings(
-        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers), task=TaskSettings(name=task),
-        window=WindowSettings(length=3, state="zero", groups=2),
+        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers),
+        task=TaskSettings(name=task), window=WindowSettings(length=3, state="zero", groups=2),
         train=TrainSettings(precision="float64", device="cpu"), reuse=ReuseSettings(mode=mode),
         optim=OptimSettings(name="sgd", rate=0.1, clip=0.0),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def step_of(session: Session, path: Path, units: tuple[Unit, ...]) -> tuple[floa
     """Take one step; return the loss, and by how much every parameter moved."""
     before = [value.clone() for value in session.predictor.state_dict().values()]
     with RunDirectory.create(path, "", overwrite=True) as run:
-        told = Trainer(session, run).step(units, DRAW)
+        told = Trainer(session, run).step(Step(units={0: units}, ends_epoch=True), DRAW)
     after = session.predictor.state_dict().values()
     return told.loss, [new - old for new, old in zip(after, before, strict=True)]
 

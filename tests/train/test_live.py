@@ -26,8 +26,9 @@ from timeloom.train.goals.classes import ClassGoal
 from timeloom.train.goals.goal import Draw, Goal, Marks, Seen
 from timeloom.train.goals.links import LinkGoal
 from timeloom.train.goals.values import ValueGoal
+from timeloom.train.inference import evaluate, predict
 from timeloom.train.live import first_scored, train_live
-from timeloom.train.runs import evaluate, predict, train
+from timeloom.train.runs import train
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import LiveSettings, RunSettings
 from timeloom.train.trainer import Trainer

@@ -18,7 +18,9 @@ import timeloom
 from tests.train.small_runs import GIVEN, columns_of, drift, history, of_kind, random_snapshots, saved, small
 from timeloom.errors import BadConfig
 from timeloom.records import Ended, Evaluated, Record, Started, Stepped
-from timeloom.train.runs import Result, derived_of, open_run, open_untrained, result_of, train
+from timeloom.train.derived import derived_of
+from timeloom.train.inference import Result, open_run, open_untrained, result_of
+from timeloom.train.runs import train
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
+from timeloom.train.system import SystemSettings, WorldSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +147,5 @@ class RunSettings:
     train: TrainSettings = field(default_factory=TrainSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
+    system: SystemSettings = field(default_factory=SystemSettings)
+    world: WorldSettings = field(default_factory=WorldSettings)

@@ -58,9 +58,9 @@ def first_carry(model: Model, feed: Feed) -> Carry:
     )
 
 
-def carry_of(model: Model, tensors: tuple[Tensor, ...], feed: Feed) -> Carry:
+def carry_of(model: Model, tensors: tuple[Tensor, ...], num_nodes: int) -> Carry:
     """Return what was saved; nodes that joined the graph since start as they would have then."""
-    more = feed.graph.num_nodes - len(tensors[-1])
+    more = num_nodes - len(tensors[-1])
     of_nodes = [*(isinstance(slot, PerNode) for slot in model.memory()), True, True]
     rows = [
         torch.cat([part, part.new_zeros(more, *part.shape[1:])]) if more and is_rows else part
