@@ -60,8 +60,12 @@ def settings_of(graph: Path, system: str, *tables: dict[str, Any]) -> RunSetting
 
 
 def learn(settings: RunSettings, world: World | None, plan: Callable[[int], Any], steps: int = STEPS) -> Learnt:
-    """Take some steps of a plan as one rank of a world."""
+    """Take some steps of a plan as one rank of a world, from weights that threads cannot mix up as they draw them."""
     session = open_session(settings, open_graph(settings.graph), world=world)
+    rng = np.random.default_rng(5)
+    with torch.no_grad():
+        for parameter in session.predictor.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(scale=0.3, size=tuple(parameter.shape))))
     trainer, losses, norms, epoch = Trainer(session, None), list[float](), list[float](), 0
     while len(losses) < steps:
         steps_of_epoch, place = plan(epoch), 0

@@ -238,7 +238,7 @@ def test_a_window_that_goes_on_from_a_saved_carry_teaches_the_first_weight(name:
     assert isinstance(slot, Shared)
     _, kept = over(session, 0, 3, first_carry(session.model, session.feed), keep=2)
     assert kept is not None
-    saved = carry_of(session.model, tuple(part.detach().clone() for part in kept.tensors()), session.feed)
+    saved = carry_of(session.model, tuple(part.detach().clone() for part in kept.tensors()), 8)
     for carry in (kept, goes_on(session.model, saved)):
         seen, _ = over(session, 3, 6, carry)
         (gradient,) = torch.autograd.grad(seen[-1].out_NH.sum(), slot.start, allow_unused=True)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+from timeloom.graph.dynamic import DynamicGraph
+from timeloom.graph.tasks import Split
+from timeloom.records import GraphFacts
 from timeloom.train.goals.values import ValueGoal
 from timeloom.train.planning import updates_of
 from timeloom.train.session import Session
+
+
+def facts_of(graph: DynamicGraph, split: Split) -> GraphFacts:
+    """Return what a run's graph is like."""
+    told = graph.statistics
+    edges, added = told["edges"], told["added"]
+    before = np.concatenate([[0], edges[:-1]])
+    overlap = (edges - added) / np.maximum(before + added, 1)
+    # A snapshot without edges is all of one without edges.
+    overlap[(before + added == 0) | (np.arange(len(edges)) == 0)] = 1.0
+    return GraphFacts(
+        graph=graph.name, nodes=graph.num_nodes, edges=tuple(edges.tolist()), active=tuple(told["active"].tolist()),
+        overlap=tuple(overlap.round(6).tolist()), train_stop=split.train_stop, val_stop=split.val_stop,
+        test_stop=split.test_stop,
+    )  # fmt: skip
 
 
 def derived_of(session: Session) -> dict[str, str | int | float | bool]:

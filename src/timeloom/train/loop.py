@@ -10,7 +10,7 @@ from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import rate_in
 from timeloom.train.planning import plan_epoch
-from timeloom.train.traffic import traffic
+from timeloom.train.told import told_by_ranks
 from timeloom.train.trainer import Trainer
 
 
@@ -28,7 +28,7 @@ def train(trainer: Trainer) -> Iterator[Record]:
         validated = [validate(trainer, baselines)] if validates else []
         yield told
         yield from validated
-        yield from traffic(trainer.session.world, progress.epoch)
+        yield from told_by_ranks(trainer)
         progress.epoch += 1
         progress.losses, progress.nodes, progress.edges = [], 0, 0
         trainer.carry = None

@@ -22,7 +22,7 @@ from timeloom.records import CHECKPOINTS, Evaluated, Record, RunDirectory, Saved
 from timeloom.systems import preset_of
 from timeloom.train import checkpoint
 from timeloom.train.boards import Board, tensorboard
-from timeloom.train.derived import derived_of
+from timeloom.train.derived import derived_of, facts_of
 from timeloom.train.inference import Result
 from timeloom.train.live import train_live
 from timeloom.train.loop import train as train_fixed
@@ -103,8 +103,13 @@ def _started(session: Session) -> Started:
 def _begin(trainer: Trainer, started: Started, show: Show, path: Path) -> Result:
     """Tell that a run begins, and run it to its end."""
     if trainer.run is not None:
-        trainer.run.append(started)
-        show(started)
+        graph = trainer.session.graph
+        first: list[Record] = [started]
+        if isinstance(graph, DynamicGraph):
+            first.append(facts_of(graph, trainer.session.split))
+        for record in first:
+            trainer.run.append(record)
+            show(record)
     return _drive(trainer, show, path)
 
 

@@ -28,6 +28,7 @@ from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
 from timeloom.train.goals import make_goal
 from timeloom.train.goals.goal import Draw, Goal
+from timeloom.train.profile import Profile
 from timeloom.train.ranks import device_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
@@ -66,6 +67,7 @@ class Session:
     predictor: Predictor
     walker: Walker
     decided: Decided
+    profile: Profile
     device: torch.device
     should_stop: Callable[[], bool]
 
@@ -139,8 +141,11 @@ def open_session(
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
     # Costs are those of a machine: ranks on several of them go by those of the first.
     decided = decided_of(json.loads(world.broadcast_bytes(json.dumps(decided.as_json()).encode(), "control/decided")))
-    walker = make_walker(settings, feed, model, decided)
-    session = Session(settings, world, graph, feed, split, goal, predictor, walker, decided, device, should_stop)
+    profile = Profile()
+    walker = make_walker(settings, feed, model, decided, profile)
+    session = Session(
+        settings, world, graph, feed, split, goal, predictor, walker, decided, profile, device, should_stop
+    )  # fmt: skip
     if session.metric not in goal.metrics:
         raise BadConfig(
             f"train.metric={session.metric} is no metric of task.name={settings.task.name}: use one of "

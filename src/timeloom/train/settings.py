@@ -100,13 +100,16 @@ class TrainSettings:
     """A checkpoint is written when the last one is this old, and at the end (0: after every step)."""
     keep: int = 2
     """How many checkpoints are kept; each holds the best parameters so far, too."""
+    spans: int = 3
+    """Of so many steps of every epoch it is recorded what each rank spent them on, for the timeline of a report."""
     log_steps: bool = False  # a record for every step, not for every epoch alone
     tensorboard: bool = False  # also write event files (needs the extra `tensorboard`)
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("patience", 0), ("validate_every", 1), ("threads", 0), ("keep", 1)):
-            if getattr(self, name) < least:
-                raise BadConfig(f"train.{name}={getattr(self, name)} is too small: give {least} or more")
+        least = {"epochs": 1, "patience": 0, "validate_every": 1, "threads": 0, "keep": 1, "spans": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise BadConfig(f"train.{name}={getattr(self, name)} is too small: give {value} or more")
         if not 0 <= self.seed < 2**63:
             raise BadConfig(f"train.seed={self.seed} is no seed: give 0 or more")
         if self.save_seconds < 0:

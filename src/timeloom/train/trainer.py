@@ -18,6 +18,7 @@ from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
+from timeloom.train.profile import Part, clock_offset
 from timeloom.train.session import Session, Stopped, scale_tensors
 from timeloom.train.walk import Carry, carry_of
 from timeloom.train.worker import Learnt
@@ -63,29 +64,36 @@ class Trainer:
         self._gradients = Gradients(session.world, list(session.predictor.parameters()))
         self.carry: Carry | None = None
         self.best: dict[str, Tensor] = {}
+        self.spans: list[tuple[int, float, tuple[Part, ...]]] = []
+        """Of some steps of the epoch under way: their number, when they began, and what they were spent on."""
         self.due = False
         """At the last step it was time to save."""
         self.stopping = False
         """Some rank was asked to stop before the last step ended."""
         self._saved_at = self._resumed_at = time.monotonic()
+        self.ahead = clock_offset(session.world)
+        """By how many seconds this rank's clock is ahead of that of the first one."""
 
     def step(self, step: Step, draw: Draw) -> Stepped:
         """Collective. Learn from some windows: forward, backward, one update. A loss that is no number stops here."""
         session, progress, began = self.session, self.progress, time.monotonic()
         units = step.units[session.world.rank]
         session.world.begin_step(progress.step + 1)
+        session.profile.begin()
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
         self.optimizer.zero_grad(set_to_none=True)
         learnt = self.worker.learn(units, draw, self.carry)
-        agreed = self._agree(learnt)
+        with session.profile.phase("communicate"):
+            agreed = self._agree(learnt)
         norm = 0.0
         if agreed.learnt:
-            norm = float(gradient_norm(session.predictor.parameters(), session.settings.optim.clip))
-            self._refuse_divergence(units, learnt, agreed, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
-            self.optimizer.step()
+            with session.profile.phase("other"):
+                norm = float(gradient_norm(session.predictor.parameters(), session.settings.optim.clip))
+                self._refuse_divergence(units, learnt, agreed, norm)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = rate
+                self.optimizer.step()
         if units and units[-1].keep >= 0:
             self.carry = learnt.kept
         nodes, edges = self._sizes(step)
@@ -94,10 +102,17 @@ class Trainer:
         progress.losses.append(told)
         progress.nodes += nodes
         progress.edges += edges
+        self._note()
         return Stepped(
             epoch=progress.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
+
+    def _note(self) -> None:
+        """Remember what the step was spent on, for the first few steps of an epoch."""
+        if len(self.progress.losses) <= self.session.settings.train.spans:
+            profile = self.session.profile
+            self.spans.append((self.progress.step, profile.began, profile.end()))
 
     def _agree(self, learnt: Learnt) -> Agreement:
         """Collective. Make the gradients those of all ranks, and hear what the others want."""

@@ -14,6 +14,7 @@ from timeloom.train.choose import Decided, Sizes, predicted
 from timeloom.train.costs import read_costs
 from timeloom.train.encode import Encoder
 from timeloom.train.feed import Feed
+from timeloom.train.profile import Profile
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
 
@@ -51,7 +52,7 @@ def _refuse_impossible(settings: RunSettings, feed: Feed, asked: Asked) -> None:
         )
 
 
-def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decided) -> Walker:
+def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decided, profile: Profile) -> Walker:
     """Return what takes the model over windows, with everything that it may keep."""
     reuse = settings.reuse
     aggregates = Aggregates(
@@ -60,4 +61,4 @@ def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decide
     forced = None if reuse.mode == "auto" else reuse.mode
     encoder = Encoder(layers_of(model)[0][0], feed, aggregates, decided=decided, forced=forced)
     bf16 = settings.train.precision == "bf16"
-    return Walker(model, feed, encoder, hold=settings.model.absent == "hold", bf16=bf16)
+    return Walker(model, feed, encoder, hold=settings.model.absent == "hold", bf16=bf16, profile=profile)

@@ -29,16 +29,21 @@ class WholeWorker(Worker):
         What they share is made once.
         """
         session, total, kept = self.session, 0.0, None
-        with session.computing():
+        profile = session.profile
+        with session.computing(), profile.phase("encode"):
             groups = session.walker.groups(units, session.goal.reads) if len(units) > 1 else None
         for unit in units:
             with unit_randomness(session, draw, unit):
                 loss, kept = self.loss(unit, draw, carry, groups)
                 if loss is not None:
-                    total += float(loss.detach())
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    with profile.phase("backward"):
+                        total += float(loss.detach())
+                        loss.backward()  # type: ignore[no-untyped-call]
         if groups is not None:
-            groups.go_back()
+            with profile.phase("backward"):
+                groups.go_back()
+        elif units:
+            profile.seconds[units[0]] = profile.total()
         return Learnt(loss=total, weight=len(units), kept=kept)
 
     def loss(
