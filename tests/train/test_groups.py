@@ -37,7 +37,8 @@ def graph_of(features: Any = "fixed") -> TinyGraph:
 
 def session_of(name: str, mode: Any, task: Any = "degree", features: Any = "fixed", layers: int = 1) -> Session:
     settings = RunSettings(
-        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers), task=TaskSettings(name=task),
+        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers),
+        task=TaskSettings(name=task),
         window=WindowSettings(length=3, state="zero", groups=2),
         train=TrainSettings(precision="float64", device="cpu"), reuse=ReuseSettings(mode=mode),
         optim=OptimSettings(name="sgd", rate=0.1, clip=0.0),

@@ -160,7 +160,8 @@ class Feed:
             return self._fixed
         if (kept := self._rows.get(t)) is not None:
             return kept
-        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype).to(self.device)
+        # In torch's own memory: what a product of it comes to, to the last bit, depends on where it begins.
+        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
         if self.unchanging:
             self._fixed = made
             return made

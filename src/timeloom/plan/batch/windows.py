@@ -35,8 +35,8 @@ class WindowSettings:
             raise BadConfig(f"window.stride={self.stride} goes back in time: give 1 or more, or 0 for the default")
         if self.groups < 1 or (self.groups > 1 and self.state == "inherit"):
             raise BadConfig(
-                f"window.groups={self.groups}: give 1 or more, and more than 1 only with --set window.state=zero: windows "
-                "that inherit a state follow each other"
+                f"window.groups={self.groups}: give 1 or more, and more than 1 only with --set window.state=zero: "
+                "windows that inherit a state follow each other"
             )
         if self.state == "inherit" and self.stride > self.length:
             raise BadConfig(
