@@ -21,12 +21,17 @@ from timeloom.records import (
     Ended,
     EpochEnded,
     Evaluated,
+    GraphFacts,
+    Predicted,
     Record,
     Resumed,
     RunDirectory,
     Saved,
+    Scheduled,
+    Spans,
     Started,
     Stepped,
+    Traffic,
     Warned,
     as_json,
     from_json,
@@ -43,7 +48,17 @@ EXAMPLES: list[Record] = [
     Resumed(checkpoint="epoch-000001-step-000002", epoch=1, step=2),
     Warned(sentence="two\nlines, ü and \udcff"),
     Ended(reason="patience", epochs=3, best_epoch=2, seconds=9.0),
-]
+    Spans(rank=1, epoch=0, step=3, began=1.7e9, parts=(("load", 0.0, 0.5), ("wait", 0.5, 0.25))),
+    Traffic(
+        rank=1, epoch=0, calls={"grad": 2}, sent_bytes={"grad": 8}, received_bytes={"grad": 8},
+        waited_s={"grad": 0.5}, peak_bytes=100, peak_device_bytes=0,
+    ),
+    Scheduled(epoch=0, by="greedy", first_step=1, units=((0, 0, 0, 4, 0.5), (0, 1, 4, 8, 0.25))),
+    GraphFacts(
+        graph="g", nodes=5, edges=(3, 4), active=(2, 3), overlap=(1.0, 0.5), train_stop=1, val_stop=1, test_stop=2
+    ),
+    Predicted(split="test", what="log1p(in-degree)", truth=(1.0, 2.0), predicted=(1.5, 1.75)),
+]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
 scores = st.dictionaries(texts, numbers, max_size=3)
 KNOWN: dict[object, st.SearchStrategy[Any]] = {
@@ -51,6 +66,13 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "int": st.integers(),
     "float": numbers,
     "dict[str, float]": scores,
+    "dict[str, int]": st.dictionaries(texts, st.integers(), max_size=3),
+    "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
+    "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
+    "tuple[tuple[str, float, float], ...]": st.lists(st.tuples(texts, numbers, numbers), max_size=3).map(tuple),
+    "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[st.integers()] * 4, numbers), max_size=3).map(
+        tuple
+    ),
     "dict[str, dict[str, float]]": st.dictionaries(texts, scores, max_size=3),
     "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | st.integers() | numbers | st.booleans()),
 }
@@ -118,6 +140,10 @@ SAVED = {"kind": "saved", "checkpoint": "x", "epoch": 1, "step": 2}
         ({**as_json(EXAMPLES[2]), "scores": {"mrr": "x"}}, "evaluated.scores.mrr"),
         ({**as_json(EXAMPLES[2]), "scores": 3}, "evaluated.scores"),
         ({**as_json(EXAMPLES[0]), "derived": {"a": [1]}}, "started.derived.a"),
+        ({**as_json(EXAMPLES[8]), "parts": [["load", 0.0]]}, "spans.parts"),
+        ({**as_json(EXAMPLES[8]), "parts": [[0, 0.0, 0.0]]}, "spans.parts as '0'"),
+        ({**as_json(EXAMPLES[8]), "parts": {"load": 1}}, "spans.parts"),
+        ({**as_json(EXAMPLES[11]), "edges": [1, 2.5]}, "graph_facts.edges as '2.5'"),
     ],
 )
 def test_what_is_no_record_is_refused(data: dict[str, Any], sentence: str) -> None:

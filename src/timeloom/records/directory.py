@@ -1,4 +1,4 @@
-"""What a run leaves behind: the run directory and its records.
+"""The run directory: made, gone on with, written by one process, read by any.
 
 config.toml     what was asked; written last, so a folder with it is a run
 records.jsonl   what happened, a line each
@@ -12,156 +12,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Self
 
 from timeloom.errors import BadConfig, BadRun, TooLarge
+from timeloom.records.kinds import Record
+from timeloom.records.wire import as_json, from_json
 
 CONFIG, RECORDS, CHECKPOINTS, REPORT = "config.toml", "records.jsonl", "checkpoints", "report.html"
 _LOCK = ".lock"
 _ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """A run began: on which graph, and every number that was derived from its configuration."""
-
-    kind: ClassVar[str] = "started"
-    graph: str
-    num_parameters: int
-    derived: dict[str, str | int | float | bool]
-    version: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
-    """The parameters were updated once; nodes and edges are those of the snapshots that the step went over."""
-
-    kind: ClassVar[str] = "stepped"
-    epoch: int
-    step: int
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    nodes: int
-    edges: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """The model was measured on a split, and so were the baselines that need no training."""
-
-    kind: ClassVar[str] = "evaluated"
-    epoch: int
-    split: str
-    scores: dict[str, float]
-    baselines: dict[str, dict[str, float]]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnded:
-    """All units were gone over once more."""
-
-    kind: ClassVar[str] = "epoch_ended"
-    epoch: int
-    loss: float
-    learning_rate: float
-    nodes: int
-    edges: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A checkpoint was written."""
-
-    kind: ClassVar[str] = "saved"
-    checkpoint: str
-    epoch: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """Training went on from a checkpoint."""
-
-    kind: ClassVar[str] = "resumed"
-    checkpoint: str
-    epoch: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
-    """Something was told that a person should know."""
-
-    kind: ClassVar[str] = "warned"
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A run came to its end, for a reason."""
-
-    kind: ClassVar[str] = "ended"
-    reason: str
-    epochs: int
-    best_epoch: int
-    seconds: float
-
-
-Record = Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended
-_CLASSES: dict[str, type[Record]] = {cls.kind: cls for cls in get_args(Record)}
-_TYPES: dict[str, dict[str, Any]] = {
-    kind: {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
-    for kind, cls in _CLASSES.items()
-}
-
-
-def as_json(record: Record) -> dict[str, Any]:
-    """Return a record as JSON has it; a float that is no number is null."""
-    return {"kind": record.kind, **{field.name: _to_json(getattr(record, field.name)) for field in fields(record)}}
-
-
-def from_json(data: dict[str, Any]) -> Record:
-    """Return the record that `as_json` made this of; null where a float stands is nan."""
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in _CLASSES:
-        raise BadRun(f"a record of kind {kind!r} is unknown: use the timeloom that wrote it")
-    types = _TYPES[kind]
-    if odd := sorted({*data, "kind"} ^ {*types, "kind"}):
-        what = "has an unknown" if odd[0] in data else "has no"
-        raise BadRun(f"a record of kind {kind!r} {what} field {odd[0]!r}: use the timeloom that wrote it")
-    return _CLASSES[kind](**{name: _from_json(hint, data[name], f"{kind}.{name}") for name, hint in types.items()})
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _to_json(one) for key, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _from_json(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) is dict and isinstance(value, dict):
-        return {key: _from_json(get_args(hint)[1], one, f"{where}.{key}") for key, one in value.items()}
-    members = () if get_origin(hint) is dict else get_args(hint) or (hint,)
-    if value is None and float in members:
-        return math.nan
-    if type(value) in members:
-        return value
-    if type(value) is int and float in members:
-        return float(value)
-    raise BadRun(f"a record gives {where} as {str(value)[:60]!r}, which it cannot be: restore the records from a copy")
 
 
 def read(path: Path) -> list[Record]:

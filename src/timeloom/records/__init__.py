@@ -1,0 +1,29 @@
+"""What a run leaves behind: the run directory and its records."""
+
+from __future__ import annotations
+
+from timeloom.records.directory import CHECKPOINTS, CONFIG, RECORDS, REPORT, RunDirectory, read, read_config
+from timeloom.records.kinds import (
+    PHASES,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    GraphFacts,
+    Predicted,
+    Record,
+    Resumed,
+    Saved,
+    Scheduled,
+    Spans,
+    Started,
+    Stepped,
+    Traffic,
+    Warned,
+)  # fmt: skip
+from timeloom.records.wire import as_json, from_json
+
+__all__ = [
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Ended", "EpochEnded", "Evaluated", "GraphFacts",
+    "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped", "Traffic",
+    "Warned", "as_json", "from_json", "read", "read_config",
+]  # fmt: skip

@@ -1,0 +1,183 @@
+"""What can be told of a run: one frozen dataclass for each kind of record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A run began: on which graph, and every number that was derived from its configuration."""
+
+    kind: ClassVar[str] = "started"
+    graph: str
+    num_parameters: int
+    derived: dict[str, str | int | float | bool]
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """The parameters were updated once; nodes and edges are those of the snapshots that the step went over."""
+
+    kind: ClassVar[str] = "stepped"
+    epoch: int
+    step: int
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    nodes: int
+    edges: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The model was measured on a split, and so were the baselines that need no training."""
+
+    kind: ClassVar[str] = "evaluated"
+    epoch: int
+    split: str
+    scores: dict[str, float]
+    baselines: dict[str, dict[str, float]]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEnded:
+    """All units were gone over once more."""
+
+    kind: ClassVar[str] = "epoch_ended"
+    epoch: int
+    loss: float
+    learning_rate: float
+    nodes: int
+    edges: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint was written."""
+
+    kind: ClassVar[str] = "saved"
+    checkpoint: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Training went on from a checkpoint."""
+
+    kind: ClassVar[str] = "resumed"
+    checkpoint: str
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """Something was told that a person should know."""
+
+    kind: ClassVar[str] = "warned"
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run came to its end, for a reason."""
+
+    kind: ClassVar[str] = "ended"
+    reason: str
+    epochs: int
+    best_epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """What one rank did in one step, on the clock that all ranks share."""
+
+    kind: ClassVar[str] = "spans"
+    rank: int
+    epoch: int
+    step: int
+    """As in `Stepped`."""
+    began: float
+    """When the step began on this rank: seconds since 1970 by the clock of rank 0."""
+    parts: tuple[tuple[str, float, float], ...]
+    """(phase, how long after `began`, how long), both in seconds. Phases are those of `PHASES`; what overlaps (an
+    exchange behind a computation) may be told as it was. Rounded to a microsecond, a record stays short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What the collectives of one rank came to in one epoch, by the name of their group, and what memory it took."""
+
+    kind: ClassVar[str] = "traffic"
+    rank: int
+    epoch: int
+    calls: dict[str, int]
+    sent_bytes: dict[str, int]
+    received_bytes: dict[str, int]
+    waited_s: dict[str, float]
+    """Seconds in which the rank did nothing but wait."""
+    peak_bytes: int
+    """The most memory that the process held so far."""
+    peak_device_bytes: int
+    """The most memory that it held on its GPU so far; 0 without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled:
+    """Which rank does which unit in which step of an epoch; it holds for later epochs until there is another."""
+
+    kind: ClassVar[str] = "scheduled"
+    epoch: int
+    by: str
+    """What found it, such as 'in order', 'greedy' or 'ilp'."""
+    first_step: int
+    """The number in `Stepped` of the epoch's first step."""
+    units: tuple[tuple[int, int, int, int, float], ...]
+    """(step of the epoch from 0, rank, first snapshot, the one after the last, predicted seconds or nan)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphFacts:
+    """What a run's graph is like; tuples have one entry for each snapshot."""
+
+    kind: ClassVar[str] = "graph_facts"
+    graph: str
+    nodes: int
+    edges: tuple[int, ...]
+    active: tuple[int, ...]
+    """Nodes with an edge."""
+    overlap: tuple[float, ...]
+    """Jaccard overlap of the edges with those of the snapshot before (1 for the first)."""
+    train_stop: int
+    val_stop: int
+    test_stop: int
+    """The snapshots after the last ones of training, of validation and of test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """Some of what was predicted, beside what came true."""
+
+    kind: ClassVar[str] = "predicted"
+    split: str
+    what: str
+    """What the numbers are, such as 'log1p(in-degree)'."""
+    truth: tuple[float, ...]
+    predicted: tuple[float, ...]
+
+
+PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
+"""What a rank can be at in a step."""
+
+Record = (
+    Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended
+    | Spans | Traffic | Scheduled | GraphFacts | Predicted
+)  # fmt: skip
