@@ -5,6 +5,7 @@ from __future__ import annotations
 from timeloom.records.directory import CHECKPOINTS, CONFIG, RECORDS, REPORT, RunDirectory, read, read_config
 from timeloom.records.kinds import (
     PHASES,
+    Deviated,
     Ended,
     EpochEnded,
     Evaluated,
@@ -23,7 +24,7 @@ from timeloom.records.kinds import (
 from timeloom.records.wire import as_json, from_json
 
 __all__ = [
-    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Ended", "EpochEnded", "Evaluated", "GraphFacts",
-    "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped", "Traffic",
-    "Warned", "as_json", "from_json", "read", "read_config",
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
+    "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
+    "Traffic", "Warned", "as_json", "from_json", "read", "read_config",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from timeloom.records import Evaluated, Record, RunDirectory, Saved, Started, St
 from timeloom.train import checkpoint
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.choose import decided_of
+from timeloom.train.deviate import exactness_of
 from timeloom.train.evaluate import evaluate as evaluate_part
 from timeloom.train.evaluate import evaluate_baselines, seen_after
 from timeloom.train.goals.goal import Columns
@@ -223,6 +224,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         else "kept"
         if session.decided.keeps
         else "made",
+        "rows": exactness_of(settings.reuse),
         "chosen by": session.metric,
         "device": str(session.device),
         "threads": torch.get_num_threads(),
