@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeloom.records import EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, as_json
+from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, as_json
 
 if TYPE_CHECKING:
     from timeloom.train.runs import Show
@@ -62,7 +62,7 @@ class _Told:
         self._epoch: EpochEnded | None = None
         self._updates = self._steps = self._epochs = self._now = 0
         self._nodes = self._edges = 0
-        self._seconds, self._score = 0.0, ""
+        self._seconds, self._score, self._off = 0.0, "", ""
 
     def __call__(self, record: Record) -> None:
         if isinstance(record, Started):
@@ -77,6 +77,8 @@ class _Told:
             self._stepped(record)
         elif isinstance(record, EpochEnded):
             self._epoch, self._steps, self._now = record, 0, record.epoch + 1
+        elif isinstance(record, Deviated):
+            self._off = f"  {record.what} is off by {record.deviation:.1e}"
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):
             self._validated(record)
 
@@ -108,7 +110,8 @@ class _Told:
             return
         self._last = now
         what = "snapshot" if record.split == "live" else "epoch"
-        self._write(f"{what} {record.epoch}  loss {loss:.4f}{self._score}  {self._speed()}  {now - self._began:.0f} s")
+        state = f"loss {loss:.4f}{self._score}{self._off}"
+        self._write(f"{what} {record.epoch}  {state}  {self._speed()}  {now - self._began:.0f} s")
 
 
 def table_of(record: Evaluated) -> list[str]:

@@ -32,6 +32,10 @@ class Aggregates:
         self.memory_bytes = self.disk_bytes = 0
         self.found = self.computed = 0
 
+    def nothing_kept(self) -> Aggregates:
+        """Return what does as this does, and keeps nothing."""
+        return Aggregates(room=[-1], disk_bytes=-1, keeps=self.keeps, comes_first=self.comes_first)
+
     def get(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
         """Return what was kept, or make it and keep it where there is room."""
         if (kept := self._made.get(key)) is not None:

@@ -8,6 +8,7 @@ import torch
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.tasks import Split
 from timeloom.records import GraphFacts
+from timeloom.train.deviate import exactness_of
 from timeloom.train.goals.values import ValueGoal
 from timeloom.train.planning import updates_of
 from timeloom.train.session import Session
@@ -58,6 +59,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         else "kept"
         if session.decided.keeps
         else "made",
+        "rows": exactness_of(settings.reuse),
         "chosen by": session.metric,
         "device": str(session.device),
         "threads": torch.get_num_threads(),

@@ -20,10 +20,12 @@ from timeloom.graph.features import Float32s, degree_rows
 from timeloom.graph.keys import Float64s
 from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
+from timeloom.train.drifting import Drifting
 from timeloom.train.localise import WholeView
-from timeloom.train.settings import InputSettings
+from timeloom.train.settings import InputSettings, ReuseSettings
 
 _SNAPSHOTS_FOR_SCALES = 64
+_EXACT = ReuseSettings()
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -66,7 +68,7 @@ class Feed:
 
     def __init__(
         self, graph: GraphLike, task: TaskSettings, inputs: InputSettings, *, dtype: torch.dtype, device: torch.device,
-        cache_bytes: int, at_hand: int = 4,
+        cache_bytes: int, at_hand: int = 4, reuse: ReuseSettings = _EXACT,
     ) -> None:  # fmt: skip
         """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again."""
         self.graph, self._task, self._inputs = graph, task, inputs
@@ -77,6 +79,8 @@ class Feed:
         self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
+        lags = reuse.approximate in ("sym-lazy", "sym-static-src")
+        self._drifting = Drifting(reuse, lambda t, norm: self.view(t).exact_scales(norm).source_N) if lags else None
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
@@ -150,7 +154,7 @@ class Feed:
         """Return what a model sees of snapshot t."""
         if (kept := self._views.get(t)) is not None:
             return kept
-        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device)
+        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device, drifting=self._drifting)
         # What norms add to a view comes later: three numbers a node.
         return self._views.offer(t, view, view.num_bytes + 3 * self.dtype.itemsize * view.num_nodes)
 
@@ -160,7 +164,8 @@ class Feed:
             return self._fixed
         if (kept := self._rows.get(t)) is not None:
             return kept
-        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype).to(self.device)
+        # In torch's own memory: what a product of it comes to, to the last bit, depends on where it begins.
+        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
         if self.unchanging:
             self._fixed = made
             return made

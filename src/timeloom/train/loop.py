@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from timeloom.records import Ended, EpochEnded, Evaluated, Record, Saved
+from timeloom.train.deviate import deviations
 from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import rate_in
@@ -27,6 +28,7 @@ def train(trainer: Trainer) -> Iterator[Record]:
         validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
         validated = [validate(trainer, baselines)] if validates else []
         yield told
+        yield from deviations(session, progress.epoch)
         yield from validated
         yield from told_by_ranks(trainer)
         progress.epoch += 1

@@ -126,7 +126,7 @@ def open_session(
     dtype = _DTYPES[settings.train.precision]
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=settings.window.length + settings.task.ahead + 2,
+        at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
     )  # fmt: skip
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     if scales is None:

@@ -120,7 +120,7 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseSettings:
-    """What is computed once where snapshots, windows or epochs share it. All of it is exact."""
+    """What is computed once where snapshots, windows or epochs share it. All of it is exact but for `approximate`."""
 
     mode: Literal["auto", "full", "delta", "versions"] = "auto"
     """Where the rows of a window come from. full: a pass over every snapshot. delta: from what changed since the one
@@ -129,10 +129,24 @@ class ReuseSettings:
     """auto: sums of input rows, which no parameter changes, are kept from epoch to epoch as far as there is room."""
     disk_bytes: int = 0
     """Room for them in a temporary file, beyond what train.cache_bytes allows in memory."""
+    approximate: Literal["none", "sym-lazy", "sym-static-src", "sym-approx"] = "none"
+    """How sums of the norms sym and both may be off, so that less of them changes from snapshot to snapshot (SPEC
+    3.2). sym-lazy: a node's scale as a source is renewed when it is off by more than `lazy_eps`. sym-static-src: it
+    is that of the snapshot in which the node first has an edge. sym-approx: REAL's Eq. 4, in training alone, to
+    reproduce the paper. The deviation is measured once an epoch."""
+    lazy_eps: float = 0.01
+    """sym-lazy: a message is off by at most lazy_eps / (1 - lazy_eps) of itself."""
 
     def __post_init__(self) -> None:
         if self.disk_bytes < 0:
             raise BadConfig(f"reuse.disk_bytes={self.disk_bytes} is no size: give 0 or more")
+        if not 0.0 <= self.lazy_eps < 1.0:
+            raise BadConfig(f"reuse.lazy_eps={self.lazy_eps:g} is no share: give 0 or more, and less than 1")
+        if self.approximate == "sym-approx" and self.mode in ("full", "versions"):
+            raise BadConfig(
+                f"reuse.approximate=sym-approx is a way from snapshot to snapshot, but reuse.mode={self.mode} takes no "
+                "such way: use --set reuse.mode=delta, or sym-lazy"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
