@@ -144,6 +144,11 @@ class Walker:
             kept.extend(told.kept)
         return self._seen(unit, carry, outputs, tuple(kept))
 
+    @property
+    def free_bytes(self) -> int:
+        """The memory that is held for the next window."""
+        return self._pool.free_bytes
+
     def groups(self, units: Sequence[Unit], reads: Reads | None) -> Groups:
         """Return what several windows share; each is walked with it, then it goes back."""
         return Groups(self.encoder, units, [self._demand(unit, reads).encoded[0] for unit in units])
