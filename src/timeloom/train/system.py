@@ -7,15 +7,13 @@ from typing import Literal
 
 from timeloom.errors import BadConfig
 
-Divide = Literal["windows", "time", "nodes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSettings:
     """How ranks share the work. A preset (`--system NAME`) fills this in; each decision can be changed alone."""
 
     name: str = "none"  # what the decisions below are called
-    divide: Divide = "windows"
+    divide: Literal["windows", "time", "nodes"] = "windows"
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
 
 
