@@ -23,7 +23,8 @@ from timeloom.nn.watch import Asked, watch
 from timeloom.train.aggregates import Aggregates
 from timeloom.train.choose import Decided, Mode, Sizes, least, predicted
 from timeloom.train.demand import Wanted
-from timeloom.train.feed import Feed, Kept
+from timeloom.train.feed import Feed
+from timeloom.train.kept import Kept
 from timeloom.train.steps import Steps
 from timeloom.train.table_view import TableView, make_table
 from timeloom.train.window_view import Shared, SilentView, WindowView

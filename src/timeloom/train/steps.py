@@ -12,7 +12,8 @@ from timeloom.kernels.drift import sym_approx_chain, sym_approx_step
 from timeloom.kernels.incremental import ChainStep, aggregate_chain, step_between
 from timeloom.kernels.incremental_attention import attend_chain, attention_start, attention_step
 from timeloom.kernels.norms import WITH_SOURCE_SCALES, Norm
-from timeloom.train.feed import Feed, Kept
+from timeloom.train.feed import Feed
+from timeloom.train.kept import Kept
 from timeloom.train.localise import WholeView
 
 

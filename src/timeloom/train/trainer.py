@@ -18,6 +18,7 @@ from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
+from timeloom.train.prefetch import Prefetch
 from timeloom.train.profile import Part, clock_offset
 from timeloom.train.session import Session, Stopped, scale_tensors
 from timeloom.train.walk import Carry, carry_of
@@ -62,6 +63,7 @@ class Trainer:
         self.worker = make_worker(session)
         self.optimizer = make_optimizer(session.predictor.parameters(), session.settings.optim)
         self._gradients = Gradients(session.world, list(session.predictor.parameters()))
+        self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
         self.carry: Carry | None = None
         self.best: dict[str, Tensor] = {}
         self.spans: list[tuple[int, float, tuple[Part, ...]]] = []
@@ -80,6 +82,7 @@ class Trainer:
         units = step.units[session.world.rank]
         session.world.begin_step(progress.step + 1)
         session.profile.begin()
+        self._read_ahead(step)
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,6 +110,16 @@ class Trainer:
             epoch=progress.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the thread that reads ahead."""
+        self._prefetch.close()
+
+    def _read_ahead(self, step: Step) -> None:
+        """Wait for what this step needs, and have what the next one needs made ready meanwhile."""
+        with self.session.profile.phase("load"):
+            self._prefetch.ready()
+        self._prefetch.ask(step.soon.get(self.session.world.rank, ()))
 
     def _note(self) -> None:
         """Remember what the step was spent on, for the first few steps of an epoch."""

@@ -32,7 +32,7 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
     norms = len({one.norm for one in first.sums if one.of_inputs})
     needed = split.test_stop * rows_bytes * norms
     # Half of the memory: views, tables and labels are kept in it, too.
-    free = keeps and needed <= feed.room[0] // 2 + settings.reuse.disk_bytes
+    free = keeps and needed <= feed.room.left // 2 + settings.reuse.disk_bytes
     edges = len(feed.view(split.train_stop - 1).edges)
     sizes = Sizes(feed.graph.num_nodes, (edges,), feed.graph.num_nodes, edges, None)
     without = Decided(costs=costs, keeps=keeps, free=free, sums_first=False)
