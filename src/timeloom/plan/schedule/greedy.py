@@ -5,11 +5,11 @@ the other devices get the bins that come closest to it by a search from both end
 wastes the least time is taken.
 
 What the printed algorithm leaves open is decided so: the zero group stands for staying alone and is never used up;
-both pointers skip groups that are used; the bin that made the target is one of the step's bins and counts in the waste;
-of equal candidates the first one stays; once no more groups are left than devices, they make one more step, each alone.
-The search from both ends assumes that a longer group makes a longer bin, which is not so once savings are subtracted. It
-is kept as published. Devices are taken to be equal, as in both papers. Two groups on a device at most; with a limit of
-one only the zero group is left as a partner.
+both pointers skip groups that are used; the bin that made the target is one of the step's bins and counts in its waste;
+of equal candidates the first one stays; once no more groups are left than devices they make one more step, each alone.
+The search from both ends takes a longer group to make a longer bin, which is not so once savings are subtracted; it is
+kept as published. Devices are taken to be equal, as in both papers, and a bin has two groups at most (one, where the
+limit is one).
 
 Shape letters: K groups, B how far apart two groups may be and still share something.
 """
@@ -31,7 +31,7 @@ def _bin(a: int, b: int, names: Int64s, times: Float64s, reuse: Float64s) -> flo
         distance = abs(names[a] - names[b])
         if distance <= reuse.shape[1]:
             both -= reuse[min(names[a], names[b]), distance - 1]
-    return both
+    return float(both)
 
 
 @inlined

@@ -52,7 +52,7 @@ def _heaviest(reuse: Float64s, chosen: np.ndarray, partner: Int64s) -> float:
         if d > 0:
             partner[k], partner[k - d] = k - d, k
             state |= 1 << (d - 1)
-    return value[best]
+    return float(value[best])
 
 
 def heaviest_matching(problem: Instance) -> tuple[Int64s, float]:

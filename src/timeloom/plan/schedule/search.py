@@ -139,21 +139,21 @@ def _load_at(k: int, c: int, first: Int64s, order: Int64s, loads: Float64s, chan
     """Return the load that will be at a rank of a class."""
     if change[c, 0] > 0:
         if k == change[c, 3]:
-            return new[c, 0]
+            return float(new[c, 0])
         if k == change[c, 4]:
-            return new[c, 1]
+            return float(new[c, 1])
         k = k - (change[c, 3] < k) - (change[c, 4] < k)
         k += k >= change[c, 1]
         k += k >= change[c, 2]
-    return loads[order[first[c] + k]]
+    return float(loads[order[first[c] + k]])
 
 
 @inlined
 def _difference(
-    depth: int, alpha: float, first: Int64s, devices: Int64s, order: Int64s, loads: Float64s,
+    alpha: float, first: Int64s, devices: Int64s, order: Int64s, loads: Float64s,
     change: Int64s, new: Float64s,
 ) -> float:  # fmt: skip
-    """Return how much longer the steps will take: their heads, or the mean of the first ``depth`` of each block."""
+    """Return how much longer the steps will take."""
     low_block, high_block = 1 << 60, -1
     for c in range(len(devices)):
         if change[c, 0] > 0:
@@ -162,14 +162,6 @@ def _difference(
                 high = max(change[c, 2], change[c, 4])
             low_block, high_block = min(low_block, low // devices[c]), max(high_block, high // devices[c])
     told = 0.0
-    if depth > 1:
-        low, high = min(change[0, 1], change[0, 3]), change[0, 1] if change[0, 0] == 1 else change[0, 2]
-        high = max(high, change[0, 3] if change[0, 0] == 1 else change[0, 4])
-        for block in range(low_block, high_block + 1):
-            begin = block * devices[0]
-            for k in range(max(begin, low), min(begin + depth - 1, high) + 1):
-                told += _load_at(k, 0, first, order, loads, change, new) - loads[order[first[0] + k]]
-        return told / depth
     for block in range(low_block, high_block + 1):
         before, after = 0.0, 0.0
         for c in range(len(devices)):
@@ -197,24 +189,24 @@ def _move_to(slot: int, load: float, first: int, size: int, order: Int64s, ranks
 
 
 @inlined
-def _choose_bin(depth: int, num_blocks: int, first: Int64s, devices: Int64s, order: Int64s, state: np.ndarray) -> int:
+def _choose_bin(num_blocks: int, first: Int64s, devices: Int64s, order: Int64s, state: np.ndarray) -> int:
     """Return a bin, more often one that is a head or soon will be."""
     c = _below(len(devices), state)
     size = first[c + 1] - first[c]
     if _uniform(state) < 0.25:
-        return order[first[c] + _below(min(size, num_blocks * devices[c]), state)]
-    rank = _below(num_blocks, state) * devices[c] + _below(min(2 * depth, devices[c]), state)
-    return order[first[c] + min(rank, size - 1)]
+        return int(order[first[c] + _below(min(size, num_blocks * devices[c]), state)])
+    rank = _below(num_blocks, state) * devices[c] + _below(min(2, devices[c]), state)
+    return int(order[first[c] + min(rank, size - 1)])
 
 
 @inlined
 def _choose_exchange(
-    depth: int, num_blocks: int, groups: Int64s, bins: Int64s, band: int, first: Int64s, devices: Int64s,
+    num_blocks: int, groups: Int64s, bins: Int64s, band: int, first: Int64s, devices: Int64s,
     order: Int64s, state: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Return two bins and what each of them gives to the other (-1: nothing)."""
     limit = groups.shape[1]
-    x = _choose_bin(depth, num_blocks, first, devices, order, state)
+    x = _choose_bin(num_blocks, first, devices, order, state)
     gives = groups[x, _below(limit, state)]
     if band > 0 and limit > 1 and groups[x, 0] >= 0 and _uniform(state) < 0.5:
         # Bring a group together with one that it shares something with.
@@ -229,17 +221,17 @@ def _choose_exchange(
         if gives == stays:
             gives = -1
         return x, bins[wanted], gives, wanted
-    y = _choose_bin(depth, num_blocks, first, devices, order, state)
+    y = _choose_bin(num_blocks, first, devices, order, state)
     return x, y, gives, groups[y, _below(limit, state)]
 
 
 @kernel(
     "int64(float64[::1], float64[:,::1], int64[:,::1], int64[::1], int64[::1], float64[::1], int64[::1], int64[::1], "
-    "int64[::1], int64[::1], float64[::1], float64, int64, int64, float64, float64, uint64[::1])"
+    "int64[::1], int64[::1], float64[::1], float64, int64, float64, float64, uint64[::1])"
 )
 def _anneal(
     seconds: Float64s, reuse: Float64s, groups: Int64s, bins: Int64s, classes: Int64s, loads: Float64s, order: Int64s,
-    ranks: Int64s, first: Int64s, devices: Int64s, speeds: Float64s, alpha: float, depth: int, moves: int, hot: float,
+    ranks: Int64s, first: Int64s, devices: Int64s, speeds: Float64s, alpha: float, moves: int, hot: float,
     cold: float, state: np.ndarray,
 ) -> int:  # fmt: skip
     limit, num_taken = groups.shape[1], 0
@@ -254,9 +246,7 @@ def _anneal(
     for move in range(moves):
         if move % 64 == 0:
             temperature = hot * (cold / hot) ** (move / moves)
-        x, y, from_x, from_y = _choose_exchange(
-            depth, num_blocks, groups, bins, reuse.shape[1], first, devices, order, state
-        )
+        x, y, from_x, from_y = _choose_exchange(num_blocks, groups, bins, reuse.shape[1], first, devices, order, state)
         if x == y or (from_x < 0 and from_y < 0):
             continue
         if (from_x < 0 and groups[x, limit - 1] >= 0) or (from_y < 0 and groups[y, limit - 1] >= 0):
@@ -268,7 +258,7 @@ def _anneal(
         change[classes[x], 0], change[classes[y], 0] = 0, 0
         _plan_change(classes[x], ranks[x], load_x, first, order, loads, change, new)
         _plan_change(classes[y], ranks[y], load_y, first, order, loads, change, new)
-        told = _difference(depth, alpha, first, devices, order, loads, change, new)
+        told = _difference(alpha, first, devices, order, loads, change, new)
         change[classes[x], 0], change[classes[y], 0] = 0, 0
         if told > 0.0 and _uniform(state) >= np.exp(-told / temperature):
             continue
@@ -284,18 +274,14 @@ def _anneal(
     return num_taken
 
 
-def anneal(
-    problem: Instance, bins: Bins, *, depth: int, moves: int, hot: float, cold: float, state: np.ndarray
-) -> None:
+def anneal(problem: Instance, bins: Bins, *, moves: int, hot: float, cold: float, state: np.ndarray) -> None:
     """Try so many moves on the bins; one that makes steps longer is taken the more rarely, the colder it is.
 
-    With a ``depth`` above 1 (only where devices are equal) steps are told by the mean of so many of their longest bins:
-    that is smoother than the longest one alone. ``state`` is one uint64, the random numbers' own.
+    ``state`` is one uint64, the random numbers' own.
     """
-    assert depth == 1 or len(bins.devices_C) == 1
     _anneal(
         problem.seconds_K, problem.reuse_KB, bins.groups_SL, bins.bin_K, bins.class_S, bins.load_S, bins.order_S,
-        bins.rank_S, bins.first_C, bins.devices_C, bins.speed_C, problem.alpha_s, depth, moves, hot, cold, state,
+        bins.rank_S, bins.first_C, bins.devices_C, bins.speed_C, problem.alpha_s, moves, hot, cold, state,
     )  # fmt: skip
 
 
