@@ -63,6 +63,11 @@ def device_of(name: str, *, local_rank: int = 0) -> torch.device:
 
 def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
     """Refuse what so many ranks cannot do."""
+    if settings.schedule.needs_times and settings.window.state == "inherit":
+        raise BadConfig(
+            f"window.state=inherit lets windows follow each other, so that schedule.scheduler="
+            f"{settings.schedule.scheduler} has no choice: use --set window.state=zero, or schedule.scheduler=in_order"
+        )
     if num_ranks == 1:
         return
     if settings.system.name == "none":
