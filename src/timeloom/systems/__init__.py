@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 
 from timeloom.errors import BadConfig
+from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(),)}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(), esdg())}
 
 
 def preset_of(name: str) -> Preset:

@@ -23,6 +23,7 @@ from timeloom.nn.heads import Head
 from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.stack import layers_of
+from timeloom.plan.batch.pieces import Piece
 from timeloom.plan.types import Unit
 from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
@@ -180,6 +181,15 @@ def keyed_torch(*key: int) -> Iterator[None]:
 def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
     """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank."""
     with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last):
+        yield
+
+
+@contextlib.contextmanager
+def piece_randomness(session: Session, draw: Draw, piece: Piece) -> Iterator[None]:
+    """Key torch's draws for a piece of a window; pieces draw otherwise than each other, and than one whole window."""
+    window = piece.window
+    key = (session.settings.train.seed, _UNIT_STREAM, draw.epoch, window.first, window.last, piece.first)
+    with keyed_torch(*key):
         yield
 
 

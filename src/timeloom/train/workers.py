@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeloom.train.relay import RelayWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
 from timeloom.train.worker import Worker
@@ -9,4 +10,7 @@ from timeloom.train.worker import Worker
 
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
+    system = session.settings.system
+    if session.world.size > 1 and system.divide == "time":
+        return RelayWorker(session)
     return WholeWorker(session)

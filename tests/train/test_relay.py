@@ -1,0 +1,33 @@
+"""Ranks that take stretches of every window, and hand states on, learn what one process learns (ESDG, relay)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.small_runs import graph_of, random_snapshots
+from tests.train.test_systems import NODES, SNAPSHOTS, alone, assert_equal, settings_of, together
+from timeloom.graph.dynamic import open_graph
+from timeloom.nn.models import MODELS
+from timeloom.train.session import open_session
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    snapshots = random_snapshots(NODES, 9, SNAPSHOTS)
+    snapshots[3] = []
+    return graph_of(tmp_path_factory.mktemp("relay") / "graph", snapshots)
+
+
+def stop_of(settings: Any) -> int:
+    return open_session(settings, open_graph(settings.graph)).split.train_stop
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_relay_learns_what_one_process_learns(graph: Path, model: str, ranks: int) -> None:
+    settings = settings_of(graph, "esdg", {"model": {"name": model}})
+    stop = stop_of(settings)
+    assert_equal(together(settings, ranks, stop), alone(settings, 1, stop))
