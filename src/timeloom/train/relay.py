@@ -15,7 +15,6 @@ from torch import Tensor
 from timeloom.dist.collectives import Pending
 from timeloom.dist.flight import tie
 from timeloom.plan.batch.pieces import Piece, dealt, forward_and_back
-from timeloom.plan.batch.windows import scoring_windows
 from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.groups import Groups
@@ -142,14 +141,8 @@ class RelayWorker(Worker):
         return kept if world.rank == 0 else None
 
     def see(self, first: int, last: int) -> Iterator[Seen]:
-        """Collective. Yield what is seen after every n-th snapshot; where windows follow each other the first rank sees all."""
-        session = self.session
-        if session.settings.window.state == "zero":
-            yield from self._alone.see(first, last)
-        elif session.world.rank == 0:
-            yield from self._alone.look(
-                scoring_windows(session.settings.window, first, last, restarts=session.restarts)
-            )
+        """Collective. Yield this rank's share of what is seen; windows are taken whole here, as nothing goes back."""
+        yield from self._alone.see(first, last)
 
     def whole(self, carry: Carry) -> Carry:
         """Collective. Return it as it is: the first rank, which writes it, has all of it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.flo
 _WEIGHTS_STREAM, _UNIT_STREAM = 11, 12
 # Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
 _SMALL = 1 << 18
+# Torch's generator belongs to the process, and ranks may be threads of one.
+_DRAWING = threading.Lock()
 
 
 class Stopped(BaseException):
@@ -132,7 +135,7 @@ def open_session(
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)

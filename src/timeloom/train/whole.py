@@ -55,17 +55,14 @@ class WholeWorker(Worker):
     def see(self, first: int, last: int) -> Iterator[Seen]:
         """Collective. Yield what is seen after the snapshots of its own windows; without a past to keep, of every n-th.
 
-        Windows that inherit a state follow each other, on one rank.
+        Windows that inherit a state follow each other, on the first rank.
         """
         session, world = self.session, self.session.world
         units = scoring_windows(session.settings.window, first, last, restarts=session.restarts)
-        yield from self.look(units[world.rank :: world.size])
-
-    def look(self, units: list[Unit]) -> Iterator[Seen]:
-        """Yield what is seen at the targets of windows that follow each other; parameters are frozen."""
-        session = self.session
+        if session.settings.window.state == "zero":
+            units = units[world.rank :: world.size]
         carry: Carry | None = None
-        for unit in units:
+        for unit in units if session.settings.window.state == "zero" or world.rank == 0 else ():
             session.check_stop()
             with torch.no_grad(), session.computing():
                 seen, kept = session.walker.walk(unit, self.before(unit, carry))

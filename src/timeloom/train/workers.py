@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeloom.train.alltoall import AllToAllWorker
 from timeloom.train.relay import RelayWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
@@ -12,5 +13,5 @@ def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
     system = session.settings.system
     if session.world.size > 1 and system.divide == "time":
-        return RelayWorker(session)
+        return RelayWorker(session) if system.time == "relay" else AllToAllWorker(session)
     return WholeWorker(session)
