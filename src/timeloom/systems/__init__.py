@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 
 from timeloom.errors import BadConfig
+from timeloom.systems.blad import blad
 from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(), esdg())}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(), esdg(), blad())}
 
 
 def preset_of(name: str) -> Preset:

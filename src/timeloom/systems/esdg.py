@@ -19,4 +19,5 @@ def esdg() -> Preset:
             "system": {"name": "esdg", "divide": "time", "time": "relay"},
             "window": {"state": "zero", "stride": 1},
         },
+        also=("system.time=alltoall",),
     )

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from timeloom.train.feed import take
+
 
 class Aggregates:
     """Sums over neighbours by what they are sums of."""
@@ -41,8 +43,7 @@ class Aggregates:
             made = make()
         self.computed += 1
         num_bytes = made.numel() * made.element_size()
-        if num_bytes <= self._room[0]:
-            self._room[0] -= num_bytes
+        if take(self._room, num_bytes):
             self.memory_bytes += num_bytes
             self._made[key] = made
         elif num_bytes <= self._disk_left and made.device.type == "cpu" and num_bytes:

@@ -5,6 +5,7 @@ Shape letters: N nodes, F features, L lags.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,6 +41,18 @@ class Scales:
     """Of the change from the last known value to the target."""
 
 
+_TAKING = threading.Lock()
+
+
+def take(room: list[int], num_bytes: int) -> bool:
+    """Take so many bytes of what is left, if there are as many; several threads may ask."""
+    with _TAKING:
+        if num_bytes > room[0]:
+            return False
+        room[0] -= num_bytes
+        return True
+
+
 class Kept(Generic[K, V]):
     """What was made for the first snapshots asked for, up to a size; a sweep over all of them then finds some of them.
 
@@ -55,8 +68,7 @@ class Kept(Generic[K, V]):
 
     def offer(self, key: K, made: V, num_bytes: int) -> V:
         """Keep it if there is room."""
-        if num_bytes <= self._room[0]:
-            self._room[0] -= num_bytes
+        if take(self._room, num_bytes):
             self._made[key] = made
         return made
 
@@ -73,6 +85,7 @@ class Feed:
         self.dtype, self.device = dtype, device
         self._at_hand: OrderedDict[int, Snapshot] = OrderedDict()
         self._num_at_hand = at_hand
+        self._reading = threading.Lock()
         self.room = room = [cache_bytes]
         self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
@@ -126,9 +139,13 @@ class Feed:
         return 0 if self._task.ahead else 1
 
     def snapshot(self, t: int) -> Snapshot:
-        """Return snapshot t; the last few are at hand."""
+        """Return snapshot t; the last few are at hand. Two threads of a pipeline may ask."""
         if (kept := self._snapshots.get(t)) is not None:
             return kept
+        with self._reading:
+            return self._read(t)
+
+    def _read(self, t: int) -> Snapshot:
         found = self._at_hand.pop(t, None)
         if found is None:
             found = self.graph.snapshot(t)

@@ -149,3 +149,10 @@ class RunSettings:
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
+
+    def __post_init__(self) -> None:
+        if self.system.pipeline and self.model.dropout:
+            raise BadConfig(
+                f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
+                "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timeloom.train.alltoall import AllToAllWorker
+from timeloom.train.pipeline import PipelineWorker
 from timeloom.train.relay import RelayWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
@@ -14,4 +15,7 @@ def make_worker(session: Session) -> Worker:
     system = session.settings.system
     if session.world.size > 1 and system.divide == "time":
         return RelayWorker(session) if system.time == "relay" else AllToAllWorker(session)
+    # The live protocol takes one window at a time.
+    if system.pipeline and session.settings.train.protocol == "fixed":
+        return PipelineWorker(session)
     return WholeWorker(session)
