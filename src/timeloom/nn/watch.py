@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from timeloom.kernels.norms import Norm
-from timeloom.nn.model import Model, View
+from timeloom.nn.model import Model, Rows, View
 
 T = TypeVar("T")
 # No size of a layer: rows of nodes are known by their number.
@@ -139,6 +139,22 @@ def watch(model: Model, num_features: int, *, keeps_sums: bool = False) -> Asked
 
     ``keeps_sums`` says that sums of input rows will be at hand (`View.knows`).
     """
+    view, rows, flops = _encoded(model, num_features, keeps_sums=keeps_sums)
+    by_node = not view.whole and not model.sees_all and all(len(part) == _SIZE for part in rows)
+    # Each call lets messages go one hop further, at most.
+    hops = len(view.sums) + len(view.attended)
+    width = sum(part[0].numel() for part in rows if len(part) == _SIZE)
+    return Asked(tuple(view.sums), tuple(view.attended), by_node, hops, flops, width)
+
+
+def rows_are_of_nodes(model: Model, num_features: int) -> bool:
+    """Say whether all that a model makes of a snapshot has a row for every node."""
+    _, rows, _ = _encoded(model, num_features, keeps_sums=False)
+    return all(len(part) == _SIZE for part in rows)
+
+
+def _encoded(model: Model, num_features: int, *, keeps_sums: bool) -> tuple[_Watched, Rows, int]:
+    """Let a model encode a tiny snapshot; return what it asked of it, what it made, and the operations of products."""
     like = next(model.parameters())
     inputs_NF = torch.zeros(_SIZE, num_features, dtype=like.dtype, device=like.device)
     view, was_training = _Watched(inputs_NF, keeps_sums=keeps_sums), model.training
@@ -146,8 +162,4 @@ def watch(model: Model, num_features: int, *, keeps_sums: bool = False) -> Asked
     with torch.no_grad(), _Products() as products:
         rows = model.encode(view, inputs_NF)
     model.train(was_training)
-    by_node = not view.whole and not model.sees_all and all(len(part) == _SIZE for part in rows)
-    # Each call lets messages go one hop further, at most.
-    hops = len(view.sums) + len(view.attended)
-    width = sum(part[0].numel() for part in rows if len(part) == _SIZE)
-    return Asked(tuple(view.sums), tuple(view.attended), by_node, hops, products.flops, width)
+    return view, rows, products.flops

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 
 from timeloom.errors import BadConfig
+from timeloom.systems.blad import blad
 from timeloom.systems.dygnex import dygnex
+from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
@@ -14,6 +16,8 @@ PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
         psg(),
+        esdg(),
+        blad(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),

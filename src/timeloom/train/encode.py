@@ -113,12 +113,19 @@ class Encoder:
         self.chosen: dict[tuple[int, ...], Mode] = {}
         """How the rows of each window are made."""
 
-    def encode(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
-        """Return what is made of some snapshots for the nodes that are wanted."""
+    def encode(self, times: tuple[int, ...], wanted: Wanted, *, folds: bool = True) -> Encoded:
+        """Return what is made of some snapshots for the nodes that are wanted.
+
+        Without ``folds`` maps are left over whatever the window: the same ones on all ranks.
+        """
         if not self.asked.by_node:
             return self._each(times, wanted, chain=False)
         mode = self.mode(times) if all(mask is None for mask in wanted) else "versions"
-        return self._by_table(times, wanted) if mode == "versions" else self._each(times, wanted, chain=mode == "delta")
+        return (
+            self._by_table(times, wanted, folds=folds)
+            if mode == "versions"
+            else self._each(times, wanted, chain=mode == "delta")
+        )
 
     def mode(self, times: tuple[int, ...]) -> Mode:
         """Return how the rows of a window are made; the first time it is decided."""
@@ -188,7 +195,7 @@ class Encoder:
             maps.append(left)
         return Encoded(tuple(parts), maps[0], None, tuple(nobody_of(mask, feed.device) for mask in wanted))
 
-    def _by_table(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
+    def _by_table(self, times: tuple[int, ...], wanted: Wanted, *, folds: bool) -> Encoded:
         key = (*times, *(None if mask is None else xxhash.xxh3_128_digest(mask.tobytes()) for mask in wanted))
         table = self._tables.get(key)
         if table is None:
@@ -198,7 +205,7 @@ class Encoder:
         )  # fmt: skip
         rows, maps = self._make(view, table.inputs_RF)
         num_read = sum(table.place_TN.shape[1] if nodes is None else len(nodes) for nodes in table.nodes_T)
-        if table.view.num_nodes < _FEW * num_read:
+        if folds and table.view.num_nodes < _FEW * num_read:
             rows, maps = tuple(mapped(part, maps) for part in rows), ()
         return Encoded((rows,), maps, table.place_TN, table.nodes_T)
 

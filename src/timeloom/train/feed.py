@@ -111,7 +111,7 @@ class Feed:
         return 0 if self._task.ahead else 1
 
     def snapshot(self, t: int) -> Snapshot:
-        """Return snapshot t; the last few are at hand."""
+        """Return snapshot t; the last few are at hand. Two threads of a pipeline may ask."""
         if (kept := self._snapshots.get(t)) is not None:
             return kept
         return self._near.get(t, lambda: self._read(t))

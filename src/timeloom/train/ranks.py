@@ -13,6 +13,7 @@ from timeloom.dist.launch import Launch, Outcome, supervise
 from timeloom.dist.seat import Seat, seat_from
 from timeloom.dist.world import alone, end_process, join
 from timeloom.errors import BadConfig
+from timeloom.train.serves import refuse_model
 from timeloom.train.settings import RunSettings
 
 __all__ = ["end_process", "here", "joined", "launch"]
@@ -85,3 +86,4 @@ def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
             "window.state=inherit lets windows follow each other, so that ranks cannot take different ones "
             "(system.divide=windows): use --set window.state=zero, or a system that divides time or nodes"
         )
+    refuse_model(settings)

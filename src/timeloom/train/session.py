@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from timeloom.nn.heads import Head
 from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.stack import layers_of
+from timeloom.plan.batch.pieces import Piece
 from timeloom.plan.types import Unit
 from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
@@ -38,6 +40,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.flo
 _WEIGHTS_STREAM, _UNIT_STREAM = 11, 12
 # Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
 _SMALL = 1 << 18
+# Torch's generator belongs to the process, and ranks may be threads of one.
+_DRAWING = threading.Lock()
 
 
 class Stopped(BaseException):
@@ -133,7 +137,7 @@ def open_session(
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
@@ -185,6 +189,15 @@ def keyed_torch(*key: int) -> Iterator[None]:
 def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
     """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank."""
     with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last):
+        yield
+
+
+@contextlib.contextmanager
+def piece_randomness(session: Session, draw: Draw, piece: Piece) -> Iterator[None]:
+    """Key torch's draws for a piece of a window; pieces draw otherwise than each other, and than one whole window."""
+    window = piece.window
+    key = (session.settings.train.seed, _UNIT_STREAM, draw.epoch, window.first, window.last, piece.first)
+    with keyed_torch(*key):
         yield
 
 

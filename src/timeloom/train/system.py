@@ -15,6 +15,30 @@ class SystemSettings:
     name: str = "none"  # what the decisions below are called
     divide: Literal["windows", "time", "nodes"] = "windows"
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
+    time: Literal["relay", "alltoall"] = "relay"
+    """Where ranks divide the snapshots: states go from rank to rank (relay), or rows are dealt out anew so that each
+    rank remembers for its own nodes (alltoall)."""
+    recompute: bool = False
+    """Of a window only the states between short stretches are kept; the rest is computed again when gradients go back
+    (gradient checkpointing): less memory, more time, the same numbers."""
+    pipeline: bool = False
+    """What a window is made of is computed beside what another one remembers, on two threads. Needs window.groups of 2
+    or more to gain anything."""
+
+    def __post_init__(self) -> None:
+        if self.recompute and self.pipeline:
+            raise BadConfig(
+                "system.recompute=true and system.pipeline=true: a pipeline holds what it computes until it goes back; "
+                "leave one of them out"
+            )
+        if self.recompute and self.divide == "time" and self.time == "alltoall":
+            raise BadConfig(
+                "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
+            )
+        if self.pipeline and self.divide != "windows":
+            raise BadConfig(
+                f"system.pipeline=true takes whole windows, but system.divide={self.divide}: leave one of them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

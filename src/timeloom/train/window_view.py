@@ -152,10 +152,10 @@ class SilentView(View):
 class SomeNodes(View):
     """Some nodes of a snapshot, for a recurrence that reads no neighbours."""
 
-    def __init__(self, base: View, nodes_M: Tensor) -> None:
-        self.t, self.num_nodes = base.t, len(nodes_M)
-        self.alive_N = base.alive_N.index_select(0, nodes_M)
-        self.all_alive = base.all_alive or bool(self.alive_N.all())
+    def __init__(self, t: int, alive_M: Tensor) -> None:
+        self.t, self.num_nodes = t, len(alive_M)
+        self.alive_N = alive_M
+        self.all_alive = bool(alive_M.all())
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Not here."""
