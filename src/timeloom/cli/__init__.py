@@ -15,6 +15,7 @@ from timeloom.cli.check import check
 from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
+from timeloom.cli.partition import partition
 from timeloom.cli.synth import synth
 from timeloom.cli.train import evaluate, models, predict, train
 from timeloom.errors import BadConfig, TimeloomError
@@ -43,6 +44,7 @@ app.command(evaluate)
 app.command(predict)
 app.command(models)
 app.command(calibrate)
+app.command(partition)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"
