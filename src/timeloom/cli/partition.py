@@ -20,7 +20,9 @@ def partition(
     /,
     *,
     ranks: Annotated[int, Parameter(help="How many ranks share the nodes.")] = 2,
-    by: Annotated[str, Parameter(help="hash | random | metis. Several, separated by commas, are compared.")] = "hash",
+    by: Annotated[
+        str, Parameter(help="hash | random | metis | load. Several, separated by commas, are compared.")
+    ] = "hash",
     train_snapshots: Annotated[
         int | None, Parameter(help="How many snapshots the partition may look at (default: all).")
     ] = None,
@@ -32,7 +34,7 @@ def partition(
     Examples
     --------
     timeloom partition mails --ranks 4 --by metis
-    timeloom partition mails --ranks 4 --by hash,random,metis --train-snapshots 60
+    timeloom partition mails --ranks 4 --by hash,metis,load --train-snapshots 60
     """
     import time
     from typing import get_args
