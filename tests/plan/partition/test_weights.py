@@ -34,17 +34,17 @@ def sampled(graph: TinyGraph, batch: int, fanouts: tuple[int, ...], rounds: int)
     return nodes / rounds, edges / rounds
 
 
-@pytest.mark.parametrize(("fanouts", "tolerance"), [((3,), 0.03), ((2, 3), 0.06)])
-def test_probabilities_are_those_that_sampling_finds(fanouts: tuple[int, ...], tolerance: float) -> None:
-    """T33: within 0.03 for one layer, on average for two, where what two neighbours keep is not independent."""
-    graph = drawn(4, num_nodes=240, num_edges=900)
-    nodes, edges = sampled(graph, 20, fanouts, 4000)
-    found = fetch_probabilities(graph.all[0], SamplingSettings(batch=20, fanouts=fanouts))
-    assert np.abs(found.node_N - nodes).max() < tolerance
-    assert np.abs(found.edge_E - edges).max() < tolerance
-    assert abs((found.node_N - nodes).mean()) < 0.02
-    assert abs((found.edge_E - edges).mean()) < 0.02
-    assert np.corrcoef(found.node_N, nodes)[0, 1] > 0.99
+@pytest.mark.parametrize("fanouts", [(3,), (2, 3)])
+def test_probabilities_are_those_that_sampling_finds(fanouts: tuple[int, ...]) -> None:
+    """T33: within 0.03 of Monte Carlo (and 0.01 for its own noise), node by node and edge by edge."""
+    graph = drawn(4, num_nodes=120, num_edges=450)
+    nodes, edges = sampled(graph, 10, fanouts, 2000)
+    found = fetch_probabilities(graph.all[0], SamplingSettings(batch=10, fanouts=fanouts))
+    assert np.abs(found.node_N - nodes).max() < 0.04
+    assert np.abs(found.edge_E - edges).max() < 0.04
+    assert abs((found.node_N - nodes).mean()) < 0.005
+    assert abs((found.edge_E - edges).mean()) < 0.005
+    assert np.corrcoef(found.node_N, nodes)[0, 1] > 0.998
 
 
 def test_a_worked_case() -> None:

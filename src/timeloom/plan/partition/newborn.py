@@ -71,22 +71,22 @@ def place_newborn(
     """
     part_N = part_N.copy()
     groups = np.zeros(len(part_N), np.int32) if group_N is None else group_N
-    sizes_P = _sizes(part_N, groups, width)
+    sizes_P = part_sizes(part_N, groups, width)
     for snapshot in snapshots_of(graph, first, len(graph)):
         if (part_N >= 0).all():
             break
         here = np.zeros(len(part_N), np.bool_)
         here[snapshot.sources] = here[snapshot.targets] = True
-        _place_in(snapshot, np.flatnonzero(here & (part_N < 0)), groups, width, part_N, sizes_P, seed)
+        place_in(snapshot, np.flatnonzero(here & (part_N < 0)), groups, width, part_N, sizes_P, seed)
     rest = np.flatnonzero(part_N < 0)
     part_N[rest] = hashed(rest, width, seed)
     return part_N
 
 
-def _place_in(
+def place_in(
     snapshot: Snapshot, nodes: Int64s, groups: Int32s, width: int, part_N: Int32s, sizes_P: Int64s, seed: int
 ) -> None:
-    """Place the new nodes of one snapshot."""
+    """Place the new nodes of one snapshot; ``part_N`` and ``sizes_P`` are changed."""
     if not len(nodes):
         return
     out, into = snapshot.outgoing(), snapshot.incoming()
@@ -100,7 +100,8 @@ def _place_in(
     _place(nodes, hashed(nodes, width, seed), *rows, groups, width, SLACK, part_N, sizes_P)
 
 
-def _sizes(part_N: Int32s, groups: Int32s, width: int) -> Int64s:
+def part_sizes(part_N: Int32s, groups: Int32s, width: int) -> Int64s:
+    """Return how many nodes each part of each group has."""
     placed = part_N >= 0
     num_groups = int(groups.max(initial=0)) + 1
     flat = groups[placed].astype(np.int64) * width + part_N[placed]

@@ -78,14 +78,30 @@ def union_of(graph: GraphOfSnapshots, t_stop: int) -> Union:
     """Return the union of the snapshots before ``t_stop``; later ones are not looked at."""
     seen, events_N = SeenPairs(graph.num_nodes), np.zeros(graph.num_nodes, np.int64)
     for snapshot in snapshots_of(graph, 0, t_stop):
-        sources, targets = snapshot.sources, snapshot.targets
-        events_N += np.bincount(targets, minlength=graph.num_nodes)
-        # Edges are sorted by target and then source, so these keys are sorted; types repeat them.
-        keys = (targets * graph.num_nodes + sources)[sources != targets]
-        seen.add(keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys)
-    keys, n = seen.keys, max(graph.num_nodes, 1)
+        events_N += np.bincount(snapshot.targets, minlength=graph.num_nodes)
+        seen.add(_pairs(snapshot))
+    return _symmetric(seen.keys, graph.num_nodes, events_N)
+
+
+def union_of_snapshot(snapshot: Snapshot) -> Union:
+    """Return the simple undirected graph of one snapshot."""
+    events_N = np.bincount(snapshot.targets, minlength=snapshot.num_nodes)
+    return _symmetric(_pairs(snapshot), snapshot.num_nodes, events_N)
+
+
+def _pairs(snapshot: Snapshot) -> Int64s:
+    """Return a key for each pair of different nodes that is linked, sorted, each once, by target and then source."""
+    sources, targets = snapshot.sources, snapshot.targets
+    # Edges are sorted by target and then source, and so are these keys; types repeat them.
+    keys = (targets * snapshot.num_nodes + sources)[sources != targets]
+    first: Int64s = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
+    return first
+
+
+def _symmetric(keys: Int64s, num_nodes: int, events_N: Int64s) -> Union:
+    n = max(num_nodes, 1)
     both = merged(keys, np.sort(keys % n * n + keys // n))
-    return _by_row(both // n, both % n, graph.num_nodes, events_N)
+    return _by_row(both // n, both % n, num_nodes, events_N)
 
 
 def _by_row(rows: Int64s, columns: Int64s, num_nodes: int, events_N: Int64s) -> Union:

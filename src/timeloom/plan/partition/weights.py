@@ -1,10 +1,10 @@
 """How likely each edge is to carry a row when neighbours are sampled: what a cut edge would cost (DistDy 3.4, mended).
 
-A node of the frontier keeps each of its d in-edges with probability ``q = min(f, d) / d``, anew in every layer that it is
-in. ``kept_u`` is the probability that u kept a given edge in any layer so far; a node is in the next frontier if it is a
-target or was kept by anyone: ``r'_v = 1 - (1 - r_v) * product over v -> u of (1 - kept_u)``. DistDy's formula is off
-where d < f, and says nothing of a second layer (SPEC section 9). Nodes are taken to be drawn independently of each
-other, which they nearly are where a batch is a small part of a graph.
+A node of the frontier keeps each of its d in-edges with probability ``q = min(f, d) / d``, anew in every layer that it
+is in. ``kept_u`` is the probability that u kept a given edge in any layer so far; a node is in the next frontier if it
+is a target or was kept by anyone: ``r'_v = 1 - (1 - r_v) * product over v -> u of (1 - kept_u)``. DistDy's formula is
+off where d < f, and says nothing of a second layer (SPEC section 9; the recursion there counts what both layers keep
+twice). Nodes are taken to be drawn independently of each other, as they nearly are in a small part of a graph.
 
 Shape letters: N nodes, E edges of a snapshot, L layers.
 """
@@ -53,16 +53,16 @@ def fetch_probabilities(snapshot: Snapshot, settings: SamplingSettings, targets_
     """
     sources, targets = snapshot.sources, snapshot.targets
     degree_N = np.maximum(np.bincount(targets, minlength=snapshot.num_nodes), 1)
-    if targets_N is None:
-        targets_N = snapshot.alive * min(1.0, settings.batch / max(int(snapshot.alive.sum()), 1))
+    even = min(1.0, settings.batch / max(int(snapshot.alive.sum()), 1))
+    first_N: Float64s = (snapshot.alive * even if targets_N is None else targets_N).astype(np.float64)
     others = sources != targets
     # What is in the frontier by now, and of that what has not kept a given edge of its own.
-    frontier_N, before_N, idle_N = targets_N, np.zeros(snapshot.num_nodes), np.zeros(snapshot.num_nodes)
-    kept_N = idle_N
+    nothing: Float64s = np.zeros(snapshot.num_nodes)
+    frontier_N, before_N, idle_N, kept_N = first_N, nothing, nothing, nothing
     with np.errstate(divide="ignore"):
         for fanout in settings.fanouts:
             idle_N = (idle_N + frontier_N - before_N) * (1.0 - np.minimum(fanout, degree_N) / degree_N)
             kept_N = frontier_N - idle_N
             log_unasked_N = np.bincount(sources[others], np.log1p(-kept_N)[targets[others]], snapshot.num_nodes)
-            before_N, frontier_N = frontier_N, -np.expm1(np.log1p(-targets_N) + log_unasked_N)
+            before_N, frontier_N = frontier_N, -np.expm1(np.log1p(-first_N) + log_unasked_N)
     return Fetched(frontier_N, kept_N[targets])
