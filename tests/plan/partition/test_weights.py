@@ -42,8 +42,8 @@ def test_probabilities_are_those_that_sampling_finds(fanouts: tuple[int, ...]) -
     found = fetch_probabilities(graph.all[0], SamplingSettings(batch=10, fanouts=fanouts))
     assert np.abs(found.node_N - nodes).max() < 0.04
     assert np.abs(found.edge_E - edges).max() < 0.04
-    assert abs((found.node_N - nodes).mean()) < 0.005
-    assert abs((found.edge_E - edges).mean()) < 0.005
+    assert abs((found.node_N - nodes).mean()) < 0.01
+    assert abs((found.edge_E - edges).mean()) < 0.01
     assert np.corrcoef(found.node_N, nodes)[0, 1] > 0.998
 
 
