@@ -3,8 +3,8 @@
 Graphs as in DistDy 5.1: uniform edges, a tenth of the nodes hot, and communities that drift (which it has not); 30 %
 of the edges and of the features change from snapshot to snapshot. Every snapshot is placed by all partitioners in turn,
 and stored in additive form on all servers. Printed: seconds to place and to store, the weight of edges kept on one
-server, bytes that simulated batches fetch, nodes moved by a snapshot, and the fullest server over its capacity (above 1:
-out of memory). The first snapshot is not timed: code is compiled in it.
+server, bytes that simulated batches fetch, nodes moved by a snapshot, and the fullest server over its capacity (above
+1: out of memory). The first snapshot is not timed: code is compiled in it.
 
     .venv/bin/python benchmarks/partition.py [--nodes 100000] [--edges 500000] [--snapshots 6] [--kinds uniform,hot]
     .venv/bin/python benchmarks/partition.py --nodes 500000 --edges 2500000 --snapshots 20 --kinds hot

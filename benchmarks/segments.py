@@ -79,7 +79,8 @@ def measure(name: str, steps: Iterator[Step], rounds: int) -> None:
         weighted = snapshot.stored_weights is not None
         if windows is None:
             cut = SegmentLayout(step.rows.shape[1], min(SEGMENTS, max(step.rows.shape[1], 1)))
-            windows = FeatureWindow(cut, window=WINDOW), EdgeWindow(snapshot.layout, window=WINDOW, weighted=weighted)
+            edges = EdgeWindow(snapshot.layout, window=WINDOW, weighted=weighted)
+            windows = FeatureWindow(cut, window=WINDOW), edges
             was = np.full(n, -1, np.int32)
         features, edges = windows
         now = np.where(snapshot.alive, 0, -1).astype(np.int32)
@@ -111,7 +112,8 @@ def measure(name: str, steps: Iterator[Step], rounds: int) -> None:
         rows[nodes]
         ratios.append((middle - began) / (time.perf_counter() - middle))
     print(
-        f"| {name} | {means[0]:.1%} | {means[1]:.1%} | {means[2]:.1%} | {statistics.median(appended_s[1:]) * 1e3:.0f} | "
+        f"| {name} | {means[0]:.1%} | {means[1]:.1%} | {means[2]:.1%} | "
+        f"{statistics.median(appended_s[1:]) * 1e3:.0f} | "
         f"{statistics.median(ratios):.1f} ({min(ratios):.1f} .. {max(ratios):.1f}) |",
         flush=True,
     )

@@ -21,7 +21,8 @@ def partition(
     *,
     ranks: Annotated[int, Parameter(help="How many ranks share the nodes.")] = 2,
     by: Annotated[
-        str, Parameter(help="hash | random | metis | load. Several, separated by commas, are compared.")
+        str,
+        Parameter(help="hash | random | metis | load | greedy | online. Several, separated by commas, are compared."),
     ] = "hash",
     train_snapshots: Annotated[
         int | None, Parameter(help="How many snapshots the partition may look at (default: all).")

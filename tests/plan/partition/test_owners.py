@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.graph.tiny import TinyGraph
 from tests.plan.partition.graphs import drawn, graph_of
 from timeloom.errors import BadConfig
-from timeloom.plan.partition.choose import PartitionSettings, partition
+from timeloom.plan.partition.choose import PartitionName, PartitionSettings, partition
 from timeloom.plan.partition.hashed import hash_owners, random_owners
 from timeloom.plan.partition.metis import chunks, metis_owners
 from timeloom.plan.partition.owners import Owners
@@ -59,6 +59,9 @@ def test_the_union_is_simple_symmetric_and_of_the_past_only() -> None:
     assert inner.events_N.tolist() == [3, 0]
 
 
+NAMES: tuple[PartitionName, ...] = ("greedy", "online")
+
+
 def two_cliques(size: int) -> TinyGraph:
     edges = [(u + base, v + base) for base in (0, size) for u in range(size) for v in range(u)]
     return graph_of(2 * size, [*edges, (0, size)])
@@ -70,7 +73,7 @@ def test_metis_cuts_two_cliques_at_their_bridge() -> None:
     assert quality(found, two_cliques(8)).cut_T.tolist() == [1]
 
 
-@pytest.mark.parametrize("by", ["hash", "random", "metis", "load"])
+@pytest.mark.parametrize("by", ["hash", "random", "metis", "load", "greedy", "online"])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 90])
 def test_every_node_has_one_owner_and_the_same_call_gives_the_same(by: Any, ranks: int) -> None:
     graph, settings = drawn(3), PartitionSettings(by=by, seed=4)
@@ -81,7 +84,30 @@ def test_every_node_has_one_owner_and_the_same_call_gives_the_same(by: Any, rank
     assert (found.name.split("/")[0], found.num_ranks) == (by, ranks)
 
 
-@pytest.mark.parametrize("by", ["hash", "random", "metis", "load"])
+@pytest.mark.parametrize("by", ["hash", "random", "metis", "load", "greedy", "online"])
+@pytest.mark.parametrize("graph", [graph_of(1, []), graph_of(3, [], []), graph_of(1, [(0, 0)]), graph_of(2, [(0, 1)])])
+def test_graphs_with_hardly_anything_in_them_are_partitioned(by: Any, graph: TinyGraph) -> None:
+    for t_stop in range(len(graph) + 1):
+        owners = partition(graph, t_stop, 3, PartitionSettings(by=by))
+        assert owners.sizes.sum() == graph.num_nodes
+        assert quality(owners, graph).edges_TR.sum() == sum(len(snapshot) for snapshot in graph.all)
+        assert chunks(graph, t_stop, owners, 2, seed=0).chunk_N.max() < 2
+
+
+def test_greedy_keeps_what_the_first_snapshot_said_and_online_follows_later_ones() -> None:
+    """Two cliques that exchange a quarter of their nodes after the first of five snapshots."""
+    size = 12
+    first = [(u + base, v + base) for base in (0, size) for u in range(size) for v in range(u)]
+    swapped = np.arange(2 * size)
+    swapped[:3], swapped[size : size + 3] = np.arange(size, size + 3), np.arange(3)
+    later = [(int(swapped[u]), int(swapped[v])) for u, v in first]
+    graph = graph_of(2 * size, first, *[later] * 4)
+    cuts = {by: quality(partition(graph, 5, 2, PartitionSettings(by=by)), graph) for by in NAMES}
+    assert cuts["greedy"].cut_T[0] == 0
+    assert cuts["online"].cut_T[4] == 0 < cuts["greedy"].cut_T[4]
+
+
+@pytest.mark.parametrize("by", ["hash", "random", "metis", "load", "greedy", "online"])
 def test_snapshots_after_the_training_ones_change_no_owner_of_a_node_seen_by_then(by: Any) -> None:
     """T35 for partitions: a node is placed from the snapshots up to its birth alone."""
     graph = drawn(5)
