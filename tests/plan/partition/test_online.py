@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.graph.tiny import TinyGraph
@@ -176,24 +176,32 @@ def best_of_all(graph: TinyGraph, capacity: int, window: int, full: int, changed
     return best
 
 
-@settings(max_examples=30)
-@given(seed=st.integers(0, 10**6))
-def test_on_tiny_instances_no_placement_beats_the_best_of_all_and_few_dead_ends_occur(seed: int) -> None:
-    """T32: payoff-optimal <= brute-force OPT wherever nothing overflowed."""
-    rng = np.random.default_rng(seed)
+def test_on_tiny_instances_no_placement_beats_the_best_of_all_and_few_dead_ends_occur() -> None:
+    """T32: payoff-optimal <= brute-force OPT wherever nothing overflowed, and near it; what overflows was mostly lost.
+
+    Of 400 instances SPEC section 9 saw 59 dead ends: ways existed that nobody could know in time.
+    """
     pairs = list(itertools.combinations(range(4), 2))
-    snapshots = [[pair for pair in pairs if rng.random() < 0.4] for _ in range(3)]
-    graph = graph_of(4, *snapshots, alive={0, 1, 2, 3})
-    capacity = int(rng.choice([250, 320, 420]))
-    options = OnlineSettings(window=2, sampling=EVERYTHING)
-    found = placed(OnlinePartitioner(np.full(2, capacity), options), graph, changed=10)
-    best = best_of_all(graph, capacity, 2, 100, 10)
-    if not any(one.overflows for one in found):
+    dead_ends = solved = 0
+    ours = theirs = 0.0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        snapshots = [[pair for pair in pairs if rng.random() < 0.4] for _ in range(3)]
+        graph = graph_of(4, *snapshots, alive={0, 1, 2, 3})
+        capacity = int(rng.choice([250, 320, 420]))
+        options = OnlineSettings(window=2, sampling=EVERYTHING)
+        found = placed(OnlinePartitioner(np.full(2, capacity), options), graph, changed=10)
+        best = best_of_all(graph, capacity, 2, 100, 10)
+        if any(one.overflows for one in found):
+            dead_ends += best is not None
+            continue
         assert best is not None
-        assert sum(one.kept_weight for one in found) <= best + 1e-9
-    else:
-        # It may happen that there is a way, and that nobody could know it in time.
-        assert best is None or best >= 0
+        kept = sum(one.kept_weight for one in found)
+        assert kept <= best + 1e-9
+        solved, ours, theirs = solved + 1, ours + kept, theirs + best
+    assert solved >= 30
+    assert dead_ends <= 40 * 59 / 400
+    assert ours > 0.6 * theirs
 
 
 @pytest.mark.parametrize("factor", [10, 100, 1000])
@@ -251,8 +259,6 @@ def test_a_base_that_cannot_fit_theorem_4_1_is_false() -> None:
 
 def test_line_13_as_printed_charges_a_moved_node_nothing() -> None:
     """SPEC section 9: p and q of the snapshot before are both 0 of a server the node was not on."""
-    before_p, before_q, c, full = 0, 0, 10, 100
-    assert before_p * c + before_q * full == 0
     graph = graph_of(4, [(0, 1), (2, 3)], [(0, 2), (0, 3), (1, 0)])
     for payoff_name in ("convex", "paper"):
         options = OnlineSettings(payoff=payoff_name, window=2, sampling=EVERYTHING)
