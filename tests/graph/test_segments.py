@@ -138,6 +138,28 @@ def test_snapshots_that_left_memory_are_read_from_disk(
             logged_rows(log, 0, away, told.layout.bounds)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_window_that_is_filled_anew_from_its_oldest_snapshot_is_the_same(seed: int) -> None:
+    """After a restart a server needs the snapshots of the window and where nodes were in them, and nothing older."""
+    told, nowhere = story(seed), np.full(9, -1, np.int32)
+    layout = told.graph.all[0].layout
+    old, new = ((FeatureWindow(told.layout, window=3), EdgeWindow(layout, window=3, weighted=False)) for _ in range(2))
+    for t in range(9):
+        tell(told, t, 0, *old)
+    first = told.graph.all[6]
+    new[0].append(6, 9, feature_change(told.rows[6], told.masks[6], nowhere, told.servers[6], 0))
+    everything = diff(NO_KEYS, None, first.keys, None, layout)
+    new[1].append(6, edge_change(everything, first, nowhere, told.servers[6], 0))
+    for t in (7, 8):
+        tell(told, t, 0, *new)
+    assert new[0].whole_bytes + new[0].changed_bytes == old[0].whole_bytes + old[0].changed_bytes
+    assert new[1].run_bytes == old[1].run_bytes
+    for s in range(6, 9):
+        here = np.flatnonzero(told.servers[s] == 0)
+        assert (new[0].rows(s, here) == old[0].rows(s, here)).all()
+        assert (new[1].edges(s)[0] == old[1].edges(s)[0]).all()
+
+
 def test_a_damaged_or_missing_file_of_the_log_is_a_sentence(tmp_path: Path) -> None:
     log = SegmentLog(tmp_path)
     with pytest.raises(BadStore, match=r"features of snapshot 3 were asked for, but .* does not exist"):

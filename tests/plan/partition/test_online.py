@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from tests.graph.tiny import TinyGraph
 from tests.plan.partition.graphs import drawn, graph_of
 from tests.plan.partition.test_ledger import bytes_by_runs
+from timeloom.config import build, parse_sets
 from timeloom.errors import BadConfig, TooLarge
 from timeloom.plan.partition import online_moves
 from timeloom.plan.partition.baselines import FollowOwners, Greedy, MetisLayer, Placer
+from timeloom.plan.partition.choose import PartitionSettings
 from timeloom.plan.partition.hashed import hash_owners
 from timeloom.plan.partition.metis import metis_owners
 from timeloom.plan.partition.online import Arrival, OnlinePartitioner, OnlineSettings, Placement
@@ -334,6 +336,32 @@ def test_nodes_that_are_appended_between_snapshots_are_placed() -> None:
     (found,) = placed(placer, large)
     assert found.server_N[4] == found.server_N[0]
     assert found.server_N[5] == found.server_N[2]
+
+
+@pytest.mark.parametrize("payoff_name", ["convex", "paper"])
+@pytest.mark.parametrize("stop", [0, 2, 5])
+def test_a_partitioner_that_goes_on_from_a_checkpoint_places_as_if_nothing_had_happened(
+    payoff_name: Any, stop: int
+) -> None:
+    graph, capacity_K = drawn(7, num_snapshots=8), np.full(3, 6000)
+    options = OnlineSettings(payoff=payoff_name, rounds=10)
+    whole = placed(OnlinePartitioner(capacity_K, options), graph)
+    before, after = OnlinePartitioner(capacity_K, options), OnlinePartitioner(capacity_K, options)
+    for arrival in arrivals(graph)[:stop]:
+        before.place(arrival)
+    after.restore({name: array.copy() for name, array in before.arrays().items()})
+    for arrival, wanted in zip(arrivals(graph)[stop:], whole[stop:], strict=True):
+        found = after.place(arrival)
+        assert (found.server_N == wanted.server_N).all()
+        assert (found.held_K.tolist(), found.kept_weight) == (wanted.held_K.tolist(), wanted.kept_weight)
+    with pytest.raises(BadConfig, match=r"a placement on 3 servers with .* cannot go on with 2"):
+        OnlinePartitioner(np.full(2, 6000), options).restore(before.arrays())
+
+
+def test_settings_are_read_from_a_file_or_a_command_line() -> None:
+    tables = parse_sets(["by=online", "online.payoff=paper", "online.sampling.fanouts=[3, 4]", "seed=7"])
+    found = build(PartitionSettings, tables, where="partition")
+    assert (found.by, found.online.payoff, found.online.sampling.fanouts, found.seed) == ("online", "paper", (3, 4), 7)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 5])

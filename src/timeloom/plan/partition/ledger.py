@@ -10,9 +10,12 @@ Shape letters: N nodes, K servers.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig
 from timeloom.graph.csr import Int32s
@@ -83,6 +86,24 @@ class Ledger:
         if len(self._rows) == self.window:
             self._rows.popleft()
         self._rows.append(_Row(server_N.copy(), full_N.copy(), changed_N.copy()))
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a checkpoint keeps, by name; `restore` goes on from it."""
+        rows = {
+            f"{name}.{place}": getattr(row, name) for place, row in enumerate(self._rows) for name in _Row.__slots__
+        }
+        return {"held_K": self._held_K, **rows}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `arrays` returned; the window and the servers are as they were."""
+        count = sum(name.startswith("server_N.") for name in arrays)
+        if len(arrays["held_K"]) != self.servers or count > self.window:
+            raise BadConfig(
+                f"a placement on {len(arrays['held_K'])} servers with {count} snapshots cannot go on with "
+                f"{self.servers} servers and a window of {self.window}: keep both as they were, or start anew"
+            )
+        self._held_K = arrays["held_K"].astype(np.int64)
+        self._rows = deque(_Row(*(arrays[f"{name}.{place}"] for name in _Row.__slots__)) for place in range(count))
 
 
 def padded(server_N: Int32s, num_nodes: int) -> Int32s:

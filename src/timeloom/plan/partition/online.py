@@ -21,10 +21,12 @@ Shape letters: N nodes, K servers, E edges, W snapshots of a window.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, TooLarge
 from timeloom.graph.csr import Int32s
@@ -136,6 +138,15 @@ class OnlinePartitioner:
             moved=int(((before_N >= 0) & (state.server_N >= 0) & (before_N != state.server_N)).sum()),
         )  # fmt: skip
 
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a checkpoint keeps; a partitioner of the same settings goes on from it by `restore`."""
+        return {**self.ledger.arrays(), **self._prices.arrays()}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on as if all snapshots up to the checkpoint had been placed here."""
+        self.ledger.restore(arrays)
+        self._prices.restore(arrays)
+
     def _improve(self, state: State, ties: Ties) -> tuple[int, int]:
         settings = self.settings
         if settings.payoff == "paper":
@@ -183,6 +194,15 @@ class PaperPrices:
             self._start = kept / used / (2 * self._eta)
             self._lambda_WK[:] = self._start
         return PaperTerms(self._lambda_WK.sum(axis=0), self._mu_K, self._factor)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return what a checkpoint keeps."""
+        return {"start": np.array([self._start]), "lambda_WK": self._lambda_WK, "mu_K": self._mu_K}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `arrays` returned."""
+        self._start = float(arrays["start"][0])
+        self._lambda_WK, self._mu_K = arrays["lambda_WK"].copy(), arrays["mu_K"].copy()
 
     def update(self, state: State, kept: float) -> None:
         """Raise prices by what was stored, then set the rewards for what stays, then go on by one snapshot (11)."""
