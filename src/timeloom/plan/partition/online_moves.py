@@ -105,7 +105,7 @@ def _swapped(nodes: Int64s, state: State, ties: Ties, prices: Prices) -> int:
     _tied(nodes, ties.starts, ties.neighbours_D, ties.weights_D, state.server_N, tied_NK)
     here_N = state.server_N[nodes]
     wants_NK = tied_NK - tied_NK[np.arange(len(nodes)), here_N][:, None]
-    best: dict[tuple[int, int], Int64s] = {}
+    best: dict[tuple[int, int], tuple[Int64s, Float64s]] = {}
     for one in range(servers):
         rows = np.flatnonzero(here_N == one)
         for other in range(servers):
@@ -116,13 +116,13 @@ def _swapped(nodes: Int64s, state: State, ties: Ties, prices: Prices) -> int:
             else:
                 rows_most = np.arange(len(rows))
             order = rows_most[np.argsort(-wants[rows_most], kind="stable")]
-            best[one, other] = nodes[rows[order]]
+            best[one, other] = nodes[rows[order]], wants[order]
     least = _least_gain(state, ties, prices)
     count = 0
     for one in range(servers):
         for other in range(one + 1, servers):
-            there, back = best[one, other], best[other, one]
-            count += _swap(there, back, one, other, *_arrays(state, ties, prices), least, _PARTNERS)
+            pairs = *best[one, other], *best[other, one]
+            count += _swap(*pairs, one, other, *_arrays(state, ties, prices), least, _PARTNERS)
     return count
 
 
@@ -202,18 +202,20 @@ def _wish(
     return gain
 
 
-@kernel(f"int64(int64[::1], int64[::1], int64, int64, {_STATE}, float64, int64)")
+@kernel(f"int64(int64[::1], float64[::1], int64[::1], float64[::1], int64, int64, {_STATE}, float64, int64)")
 def _swap(
-    there: Int64s, back: Int64s, one: int, other: int, starts: Int64s, neighbours: Int32s, weights: Float64s,
-    server_N: Int32s, before_N: Int32s, stay_N: Int64s, full_N: Int64s, used_K: Int64s, capacity_K: Int64s,
-    start: float, steepness: float, least: float, partners: int,
+    there: Int64s, there_wants: Float64s, back: Int64s, back_wants: Float64s, one: int, other: int, starts: Int64s,
+    neighbours: Int32s, weights: Float64s, server_N: Int32s, before_N: Int32s, stay_N: Int64s, full_N: Int64s,
+    used_K: Int64s, capacity_K: Int64s, start: float, steepness: float, least: float, partners: int,
 ) -> int:  # fmt: skip
     count = 0
-    for v in there:
+    for i in range(len(there)):
+        v = there[i]
         if server_N[v] != one:
             continue
         tried = 0
-        for u in back:
+        for j in range(len(back)):
+            u = back[j]
             if server_N[u] != other:
                 continue
             tried += 1
@@ -228,12 +230,15 @@ def _swap(
                 used_other > capacity_K[other] and used_other > used_K[other]
             ):
                 continue
-            gain = _wish(v, u, one, other, starts, neighbours, weights, server_N)
-            gain += _wish(u, v, other, one, starts, neighbours, weights, server_N)
-            gain += _price(used_K[one], capacity_K[one], start, steepness)
+            gain = _price(used_K[one], capacity_K[one], start, steepness)
             gain -= _price(used_one, capacity_K[one], start, steepness)
             gain += _price(used_K[other], capacity_K[other], start, steepness)
             gain -= _price(used_other, capacity_K[other], start, steepness)
+            # What both wanted before the first swap is an estimate from above: a tie between them counts against them.
+            if there_wants[i] + back_wants[j] + gain <= least:
+                continue
+            gain += _wish(v, u, one, other, starts, neighbours, weights, server_N)
+            gain += _wish(u, v, other, one, starts, neighbours, weights, server_N)
             if gain > least:
                 server_N[v], server_N[u] = other, one
                 used_K[one], used_K[other] = used_one, used_other
