@@ -1,4 +1,4 @@
-"""A neighbourhood holds all that its targets depend on, a causal one nothing else; cutting it changes no value (T24)."""
+"""A neighbourhood holds all that its targets depend on, a causal one no more; cutting it changes no value (T24)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.plan.tiny import Listed, TinyModel, drawn, edges_of, listed
 
+from tests.plan.tiny import Listed, TinyModel, drawn, edges_of, listed
 from timeloom.errors import BadConfig, TooLarge
 from timeloom.graph.keys import Float64s
 from timeloom.plan.batch.cutout import Cutout, cut, cut_from, forecast
@@ -253,7 +253,7 @@ def test_a_model_that_no_neighbourhood_serves_is_refused() -> None:
 def test_layers_that_cannot_be_are_refused() -> None:
     with pytest.raises(BadConfig, match="-1 hops"):
         LayerReach(hops=-1)
-    with pytest.raises(BadConfig, match="101 hops .* at most 100"):
+    with pytest.raises(BadConfig, match=r"101 hops .* at most 100"):
         total_hops((LayerReach(hops=101),))
 
 

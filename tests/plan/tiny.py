@@ -105,4 +105,5 @@ def edges_of(graph: SnapshotRows) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 
 def _root(degrees_N: Float64s) -> Float64s:
-    return np.where(degrees_N > 0, np.maximum(degrees_N, 1e-300) ** -0.5, 0.0)
+    found: Float64s = np.where(degrees_N > 0, np.maximum(degrees_N, 1e-300) ** -0.5, 0.0)
+    return found

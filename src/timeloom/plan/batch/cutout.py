@@ -23,7 +23,8 @@ from timeloom.plan.batch.rows import NO_WEIGHTS, Bools, Int32s, SnapshotRows, So
 class Cutout:
     """Some nodes over consecutive snapshots, and all edges by which the rows that must hear do hear.
 
-    The deepest nodes come first: the targets, then (where every snapshot needs the same rows) what they hear, and so on.
+    The deepest nodes come first: the targets, then (where every snapshot needs the same rows) what they hear, and so
+    on.
     Any model over these edges, with the degrees given here, is exact in the rows of the targets.
     """
 

@@ -122,8 +122,8 @@ def refuse_if_integrated(model: str, *, mixes_states: bool, sees_all: bool) -> N
     """Refuse a model whose rows depend on more than a neighbourhood of the model's hops (SPEC D8.4)."""
     if mixes_states:
         raise BadConfig(
-            f"model {model!r} convolves its state, so that a row depends on one hop more with every snapshot, and no cache "
-            "of a few hops is enough: use --system vertex or --system flare, which exchange rows, or a model whose "
+            f"model {model!r} convolves its state, so that a row depends on one hop more with every snapshot, and "
+            "no cache of a few hops is enough: use --system vertex or --system flare, which exchange rows, or a model whose "
             "recurrence reads no neighbours, such as tgcn"
         )
     if sees_all:
@@ -229,7 +229,7 @@ def refuse_over_budget(forecast: Forecast, *, row_bytes: int, budget_bytes: int,
     if asked > budget_bytes:
         raise TooLarge(
             f"caching the {hops}-hop neighbourhood of {forecast.num_targets} nodes takes {asked} bytes "
-            f"({forecast.num_nodes} nodes, {forecast.rows_read} rows and {forecast.num_edges} edges of all snapshots), but "
-            f"the budget is {budget_bytes}: use --system vertex or --system flare, which hold a rank's own rows and "
+            f"({forecast.num_nodes} nodes, {forecast.rows_read} rows and {forecast.num_edges} edges of all snapshots),"
+            f" but the budget is {budget_bytes}: use --system vertex or --system flare, which hold a rank's own rows and "
             "exchange the others, or more ranks, fewer layers, or a larger budget"
         )
