@@ -88,7 +88,7 @@ class TinyModel:
     def heard(self, graph: SnapshotRows, rows_NF: Float64s) -> Float64s:
         """Return the GCN sum of each node, by the degrees that the graph tells, and in both directions if asked."""
         into = _root(graph.into_degree_N + graph.alive_N)
-        total = np.einsum("nf,n->nf", rows_NF, np.where(graph.alive_N, into**2, 0.0))
+        total: Float64s = np.einsum("nf,n->nf", rows_NF, np.where(graph.alive_N, into**2, 0.0))
         sources, targets, weights = edges_of(graph)
         np.add.at(total, targets, rows_NF[sources] * (weights * into[sources] * into[targets])[:, None])
         if self.both:

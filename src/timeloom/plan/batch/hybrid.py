@@ -9,7 +9,7 @@ Shape letters: T snapshots, N nodes of a cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,7 +27,10 @@ Sample = Callable[[int, np.random.Generator], Int64s]
 
 @dataclass(frozen=True, slots=True)
 class HybridBatch:
-    """A batch: the loss is that of the first ``cutout.num_targets`` rows, in all snapshots."""
+    """A batch: the loss is that of the first ``cutout.num_targets`` rows, in all snapshots.
+
+    ``cutout.places_N`` are rows of the cache: features are picked by it, and need not be held for the whole graph.
+    """
 
     action: int
     number: int
@@ -104,7 +107,7 @@ class BatchMaker:
         first, last = self.window(size.snapshots, rng)
         cache = self.cache
         if size.nodes >= cache.num_targets:
-            return HybridBatch(action, number, self.version, cache.between(first, last))
+            return HybridBatch(action, number, self.version, self._whole(first, last))
         targets = self._targets(size.nodes, rng)
         found = cut_from(cache, targets, self.layers, first=first, last=last, sets=self.sets, both=cache.both)
         return HybridBatch(action, number, self.version, found)
@@ -121,7 +124,15 @@ class BatchMaker:
     def snapshots(self, action: int, rng: np.random.Generator) -> HybridBatch:
         """Return a batch of all the rank's nodes over a window of the action's length; nothing is copied."""
         first, last = self.window(self.sizes[action].snapshots, rng)
-        return HybridBatch(action, -1, self.version, self.cache.between(first, last))
+        return HybridBatch(action, -1, self.version, self._whole(first, last))
+
+    def _whole(self, first: int, last: int) -> Cutout:
+        # As a batch it lies in the cache, not in the graph that the cache was cut from.
+        return replace(self.cache.between(first, last), places_N=self._all_rows)
+
+    @cached_property
+    def _all_rows(self) -> Int32s:
+        return np.arange(self.cache.num_nodes, dtype=np.int32)
 
     def bytes_of(self, first: int, last: int) -> int:
         """Return what training takes on all the rank's nodes over these snapshots."""

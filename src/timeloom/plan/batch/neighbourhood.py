@@ -123,8 +123,8 @@ def refuse_if_integrated(model: str, *, mixes_states: bool, sees_all: bool) -> N
     if mixes_states:
         raise BadConfig(
             f"model {model!r} convolves its state, so that a row depends on one hop more with every snapshot, and "
-            "no cache of a few hops is enough: use --system vertex or --system flare, which exchange rows, or a model whose "
-            "recurrence reads no neighbours, such as tgcn"
+            "no cache of a few hops is enough: use --system vertex or --system flare, which exchange rows, or a model "
+            "whose recurrence reads no neighbours, such as tgcn"
         )
     if sees_all:
         raise BadConfig(
@@ -230,6 +230,6 @@ def refuse_over_budget(forecast: Forecast, *, row_bytes: int, budget_bytes: int,
         raise TooLarge(
             f"caching the {hops}-hop neighbourhood of {forecast.num_targets} nodes takes {asked} bytes "
             f"({forecast.num_nodes} nodes, {forecast.rows_read} rows and {forecast.num_edges} edges of all snapshots),"
-            f" but the budget is {budget_bytes}: use --system vertex or --system flare, which hold a rank's own rows and "
-            "exchange the others, or more ranks, fewer layers, or a larger budget"
+            f" but the budget is {budget_bytes}: use --system vertex or --system flare, which hold a rank's own rows "
+            "and exchange the others, or more ranks, fewer layers, or a larger budget"
         )

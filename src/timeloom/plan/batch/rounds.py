@@ -23,6 +23,7 @@ Shape letters: M ranks, P parameters.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from timeloom.errors import Diverged
 from timeloom.graph.keys import Float64s
 from timeloom.plan.batch.hybrid_settings import HybridSettings
 
@@ -95,7 +97,7 @@ def weight_of(report: Report, *, by_steps: bool) -> float:
 
 
 def carried(averaged_P: Float64s, sent_P: Float64s, now_P: Float64s) -> Float64s:
-    """Return the parameters after an overlapped average: the average, moved as this rank moved since it sent its own."""
+    """Return the parameters after an overlapped average: the average, moved as this rank moved meanwhile."""
     return averaged_P + (now_P - sent_P)
 
 
@@ -145,6 +147,7 @@ class Rounds:
         """Return what follows from the reports of all ranks; a rank that votes to stop stops all of them."""
         self._number += 1
         steps = sum(report.steps for report in reports)
+        self._refuse_divergence(reports)
         held_count = sum(report.held_count for report in reports)
         times_s = [report.step_seconds for report in reports if report.steps]
         step_s = statistics.median(times_s) if times_s else 0.0
@@ -160,6 +163,15 @@ class Rounds:
             held_loss=sum(report.held_sum for report in reports) / held_count if held_count else None,
             step_seconds=step_s,
         )
+
+    def _refuse_divergence(self, reports: Sequence[Report]) -> None:
+        # Every rank sees the same reports and ends with the same words: none is left waiting for another.
+        for rank, report in enumerate(reports):
+            if not math.isfinite(report.loss_sum + report.held_sum):
+                raise Diverged(
+                    f"rank {rank} reports losses of {report.loss_sum} in training and {report.held_sum} in validation "
+                    f"after round {self._number}: lower optim.rate, or set optim.clip"
+                )
 
     def save(self) -> dict[str, Any]:
         """Return, for JSON, what is needed to go on after a round."""
