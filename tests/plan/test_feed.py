@@ -105,6 +105,35 @@ def test_a_ring_at_its_limit_of_bytes_counts_as_full_and_keeps_the_newest() -> N
     assert len(tiny.kept(0)) == 1
 
 
+def test_a_new_batch_that_was_built_ahead_is_given_out_once_the_oldest_first() -> None:
+    maker, reservoir = maker_of(SIZES), Reservoir((3, 2), limit_bytes=1e12)
+    assert reservoir.draw_unused(0) is None
+    for number in range(4):
+        reservoir.put(maker.hybrid(0, number), used=number == 2)
+    assert reservoir.unused(0) == [1, 3], "0 made room, 2 was used before"
+    first, second = reservoir.draw_unused(0), reservoir.draw_unused(0)
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number, reservoir.draw_unused(0)) == (1, 3, None)
+    assert [batch.number for batch in reservoir.kept(0)] == [1, 2, 3]
+    reservoir.put(maker.hybrid(1, 0))
+    reservoir.draw(1, np.random.default_rng(0))
+    assert reservoir.draw_unused(1) is None
+
+
+def test_where_no_batch_of_all_nodes_fits_training_waits_for_none_once_builders_are_ahead() -> None:
+    settings = HybridSettings(snapshot_shares=(0.2,), node_shares=(0.05, 0.1), snapshot_batch_mib=0.0)
+    with feed_of(settings) as feed:
+        assert soon(lambda: len(feed.reservoir) == 14)
+        for _ in range(200):
+            # Training is at a step for as long as a batch takes.
+            assert soon(lambda: bool(feed.reservoir.unused(0)))
+            feed.next(0)
+        assert feed.counts.built == 0
+        assert feed.counts.unused > 5
+        assert feed.counts.reused + feed.counts.unused == 200
+
+
 def covered(settings: HybridSettings, draws: int) -> float:
     """Return the share of (node, snapshot) cells that hybrid batches of the first size brought."""
     seen = np.zeros((8, 40), np.bool_)

@@ -33,7 +33,7 @@ def cache_of(source: Listed, owned: Int64s, *, first: int = 0, sets: Sets = "cau
 
 
 def maker_of(
-    sizes: list[BatchSize], *, seed: int = 0, rank: int = 0, first: int = 0, work: Work = Work()
+    sizes: list[BatchSize], *, seed: int = 0, rank: int = 0, first: int = 0, work: Work = NO_WORK
 ) -> BatchMaker:
     owned = np.arange(1, 40, 2)
     source = drawn(5, num_nodes=40, num_snapshots=8, num_edges=60, weighted=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -38,7 +38,10 @@ class Counts:
     """Where the batches of training came from."""
 
     reused: int = 0
+    unused: int = 0
+    """Asked for anew, and built before."""
     snapshots: int = 0
+    """Of all nodes."""
     built: int = 0
     """Training waited for these."""
 
@@ -56,7 +59,7 @@ class BatchFeed:
         self._uses = [0] * len(maker.sizes)
         self._building = [0] * len(maker.sizes)
         self._action, self._drawn = settings.start, 0
-        self._reused = self._snapshots = self._built = 0
+        self._reused = self._unused = self._snapshots = self._built = 0
         self._log: list[Built] = []
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
@@ -92,7 +95,7 @@ class BatchFeed:
     @property
     def counts(self) -> Counts:
         """Where the batches came from so far."""
-        return Counts(self._reused, self._snapshots, self._built)
+        return Counts(self._reused, self._unused, self._snapshots, self._built)
 
     @property
     def reservoir(self) -> Reservoir:
@@ -114,7 +117,7 @@ class BatchFeed:
         return batch
 
     def _choose(self, action: int, rng: np.random.Generator) -> HybridBatch:
-        """Return a kept batch, or one of all nodes where that fits, or a new one."""
+        """Return a kept batch, or one of all nodes where that fits, or a new one: built ahead, or else now."""
         settings, maker = self._settings, self._maker
         if not settings.reservoir:
             return self._build_now(action)
@@ -127,8 +130,14 @@ class BatchFeed:
         if maker.bytes_of(whole.cutout.first, whole.cutout.last) <= limit_bytes:
             self._snapshots += 1
             return whole
+        # What a builder made and nobody saw is as new as what would be built now.
+        ready = self._reservoir.draw_unused(action)
+        if ready is not None:
+            self._unused += 1
+            self._owe(action)
+            return ready
         batch = self._build_now(action)
-        self._reservoir.put(batch)
+        self._reservoir.put(batch, used=True)
         return batch
 
     def _owe(self, action: int) -> None:
@@ -231,11 +240,12 @@ class BatchFeed:
         without builders is the continuation the same.
         """
         with self._changed:
-            rings = [[batch.number for batch in self._reservoir.kept(action)] for action in range(len(self._numbers))]
+            actions = range(len(self._numbers))
+            rings = [[batch.number for batch in self._reservoir.kept(action)] for action in actions]
             return {
                 "version": self._maker.version, "numbers": list(self._numbers), "owed": list(self._owed),
                 "uses": list(self._uses), "rings": rings, "drawn": self._drawn, "action": self._action,
-                "counts": [self._reused, self._snapshots, self._built],
+                "counts": list(astuple(self.counts)), "unused": [self._reservoir.unused(action) for action in actions],
             }  # fmt: skip
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -249,9 +259,10 @@ class BatchFeed:
         self._numbers, self._owed = list(saved["numbers"]), list(saved["owed"])
         self._uses = list(saved["uses"])
         self._drawn, self._action = saved["drawn"], saved["action"]
-        self._reused, self._snapshots, self._built = saved["counts"]
+        self._reused, self._unused, self._snapshots, self._built = saved["counts"]
         self._reservoir.clear()
         if saved["version"] == self._maker.version:
             for action, numbers in enumerate(saved["rings"]):
                 for number in numbers:
-                    self._reservoir.put(self._maker.hybrid(action, number))
+                    used = number not in saved["unused"][action]
+                    self._reservoir.put(self._maker.hybrid(action, number), used=used)

@@ -35,6 +35,8 @@ class Reservoir:
         self._rings: tuple[deque[HybridBatch], ...] = tuple(deque() for _ in full)
         self._bytes = [0] * len(full)
         self._tight = [False] * len(full)
+        # Batches that nobody was given yet, by number, the oldest first.
+        self._unused: tuple[dict[int, HybridBatch], ...] = tuple({} for _ in full)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -46,17 +48,21 @@ class Reservoir:
         """What the batches that are kept take; arrays that two of them share count twice."""
         return sum(self._bytes)
 
-    def put(self, batch: HybridBatch) -> None:
+    def put(self, batch: HybridBatch, *, used: bool = False) -> None:
         """Keep a batch; the oldest ones of its size go where there is no room. The newest one always stays."""
         action, size = batch.action, batch.cutout.num_bytes
         with self._lock:
-            ring = self._rings[action]
+            ring, unused = self._rings[action], self._unused[action]
             ring.append(batch)
+            if not used:
+                unused[batch.number] = batch
             self._bytes[action] += size
             # Once a ring met the limit it counts as full, else builders would fill it for ever.
             self._tight[action] |= self._bytes[action] > self._share_bytes
             while len(ring) > 1 and (len(ring) > self._full[action] or self._bytes[action] > self._share_bytes):
-                self._bytes[action] -= ring.popleft().cutout.num_bytes
+                gone = ring.popleft()
+                self._bytes[action] -= gone.cutout.num_bytes
+                unused.pop(gone.number, None)
 
     def reuse(self, action: int, *, most: float) -> float:
         """Return how likely a kept batch is to be used again: Eq. 4, up to ``most``."""
@@ -66,7 +72,20 @@ class Reservoir:
         """Return one of the kept batches of a size, all equally likely; there must be one."""
         with self._lock:
             ring = self._rings[action]
-            return ring[int(rng.integers(len(ring)))]
+            batch = ring[int(rng.integers(len(ring)))]
+            self._unused[action].pop(batch.number, None)
+            return batch
+
+    def draw_unused(self, action: int) -> HybridBatch | None:
+        """Return the oldest kept batch of a size that nobody was given yet, if there is one; it stays kept."""
+        with self._lock:
+            unused = self._unused[action]
+            return unused.pop(next(iter(unused))) if unused else None
+
+    def unused(self, action: int) -> list[int]:
+        """Return the numbers of the batches that nobody was given yet."""
+        with self._lock:
+            return list(self._unused[action])
 
     def has_room(self, action: int) -> bool:
         """Say whether a ring takes another batch without giving one up."""
@@ -86,4 +105,5 @@ class Reservoir:
         with self._lock:
             for action, ring in enumerate(self._rings):
                 ring.clear()
+                self._unused[action].clear()
                 self._bytes[action], self._tight[action] = 0, False
