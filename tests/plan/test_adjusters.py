@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 from timeloom.errors import BadConfig, BadRun, Diverged
+from timeloom.graph.keys import Float64s
 from timeloom.plan.tune.adjuster import Adjuster, Bandit, Fixed, Observation, Random, Saved
 from timeloom.plan.tune.dqn import Dqn, DqnSettings, Network
 from timeloom.plan.tune.rewards import RewardName
@@ -41,12 +42,13 @@ def test_a_seed_gives_one_course(make: Callable[[int], Adjuster]) -> None:
 def test_one_that_was_saved_goes_on_to_the_bit(make: Callable[[int], Adjuster]) -> None:
     whole, before = make(3), make(3)
     expected = course(whole, 0, 90)
-    course(before, 0, 40)
+    # The loss falls at the next word, so that the time before it counts.
+    course(before, 0, 42)
     saved = before.save()
-    course(before, 40, 60)  # what was saved does not change with it
+    course(before, 42, 60)  # what was saved does not change with it
     after = make(99 if isinstance(before, Fixed) else 3)
     after.load(Saved(json.loads(json.dumps(saved.told)), saved.arrays))
-    assert course(after, 40, 90) == expected[40:]
+    assert course(after, 42, 90) == expected[42:]
     ends = whole.save(), after.save()
     assert ends[0].told == ends[1].told
     assert all((ends[0].arrays[name] == ends[1].arrays[name]).all() for name in ends[0].arrays)
@@ -84,6 +86,15 @@ def shares(adjuster: Adjuster, num: int) -> list[int]:
 def test_a_bandit_finds_the_size_by_which_the_loss_falls_fastest() -> None:
     actions = shares(Bandit(9, start=0, seed=0), 300)
     assert actions[150:].count(3) > 90
+
+
+def test_by_hand_a_bandit_forgets_what_it_saw_with_how_often_it_saw_it() -> None:
+    bandit = Bandit(1, start=0, seed=0, forget=0.5)
+    for loss in (4.0, 3.0, 2.0, 1.0):
+        bandit.observe(Observation(loss=loss, seconds=1.0))
+    # Each fall is as large as the largest of late: 1 + 1/2 + 1/4 of both.
+    arrays = bandit.save().arrays
+    assert arrays["count"].tolist() == arrays["sum"].tolist() == [1.75]
 
 
 def test_a_bandit_tries_every_size_first() -> None:
@@ -153,6 +164,28 @@ def test_a_transition_is_state_action_reward_and_next_state(name: RewardName) ->
     dqn.observe(Observation(loss=1.0, seconds=1.0))
     saved = dqn.save()
     assert saved.arrays["replay"].tolist() == [[0.25, taken, pytest.approx(0.5 + 0.5), 0.5]]
+
+
+def test_by_hand_what_is_learnt_is_the_reward_and_the_discounted_best_of_the_target_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dqn = Dqn(SIZES, start=4, seed=0, settings=DqnSettings(batch=1, discount=0.9))
+    for part in dqn.network.target:
+        part[:] = 0.0
+    dqn.network.target[3][2] = 7.0
+    learnt = []
+    gradients = dqn.network.gradients
+
+    def spy(states: Float64s, actions: Sequence[int], aims: Float64s) -> list[Float64s]:
+        learnt.append((states.tolist(), list(actions), aims.tolist()))
+        return gradients(states, actions, aims)
+
+    monkeypatch.setattr(dqn.network, "gradients", spy)
+    dqn.observe(Observation(loss=4.0, seconds=9.0))
+    dqn.observe(Observation(loss=3.0, seconds=2.0))
+    taken = dqn.action
+    dqn.observe(Observation(loss=1.0, seconds=1.0))
+    assert learnt == [([0.25], [taken], [pytest.approx(1.0 + 0.9 * 7.0)])]
 
 
 def test_a_full_replay_forgets_the_oldest() -> None:

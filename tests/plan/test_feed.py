@@ -219,10 +219,11 @@ def test_builders_fill_what_is_trained_on_first_then_all_rings_then_renew_what_w
         assert all(built.began_s <= built.ended_s for built in log)
         time.sleep(0.05)
         assert feed.drain_log() == [], "full rings are left alone"
-        before = {batch.number for batch in feed.reservoir.kept(1)}
-        while not feed.counts.reused:
+        while feed.counts.reused < 5:
             feed.next(1)
-        assert soon(lambda: {batch.number for batch in feed.reservoir.kept(1)} != before)
+            assert soon(lambda: feed.owed == 0)
+        time.sleep(0.05)
+        assert [built.action for built in feed.drain_log()] == [1] * 5, "one for each use, and then none"
 
 
 def test_training_gets_batches_while_a_builder_is_at_one() -> None:
@@ -250,6 +251,22 @@ def test_two_builders_build_at_once_and_never_the_same_batch() -> None:
             assert soon(lambda: len(feed.reservoir) == 14)
             log = feed.drain_log()
             assert len({(built.action, built.number) for built in log}) == len(log) == 14
+    finally:
+        Slow.let.release(100)
+
+
+def test_no_two_builders_fill_the_same_ring() -> None:
+    whole = [BatchSize(8, 19)] * 3
+    maker = slow_of(whole)
+    assert full_rings(whole, num_snapshots=8, num_nodes=20) == (1, 1, 1)
+    settings = HybridSettings(snapshot_shares=(0.2,), node_shares=(0.05, 0.1), builders=3)
+    try:
+        with BatchFeed(maker, settings, time.perf_counter) as feed:
+            assert soon(lambda: Slow.at_it == 3)
+            Slow.let.release(100)
+            assert soon(lambda: len(feed.reservoir) == 3)
+            time.sleep(0.05)
+            assert sorted(built.action for built in feed.drain_log()) == [0, 1, 2]
     finally:
         Slow.let.release(100)
 

@@ -143,6 +143,8 @@ def test_by_hand_the_sizes_of_the_published_actions() -> None:
     assert sizes[:3] == (BatchSize(4, 10), BatchSize(4, 50), BatchSize(4, 100))
     assert sizes[6:] == (BatchSize(12, 10), BatchSize(12, 50), BatchSize(12, 100))
     assert HybridSettings().start == 4
+    uneven = HybridSettings(snapshot_shares=(0.1, 0.2), node_shares=(0.01, 0.05, 0.1))
+    assert uneven.sizes(40, 1000)[uneven.start] == BatchSize(8, 50)
     assert HybridSettings().sizes(2, 3) == (BatchSize(1, 1),) * 9
     assert HybridSettings().sizes(2, 0)[0] == BatchSize(1, 0)
 

@@ -160,6 +160,9 @@ def test_a_union_neighbourhood_is_the_iterated_one_in_all_snapshots_together() -
         for _ in range(2):
             heard = [hearing(source.rows(t), False) for t in range(4)]
             sets.append(sets[-1] | {u for t in range(4) for v in sets[-1] for u in heard[t][v]})
+        for depth in (2, 1, 0):
+            at_depth = found.places_N[found.depth_TN[0] == depth].tolist()
+            assert at_depth == sorted(at_depth), "rows of one depth are ascending"
         for depth, nodes in zip((2, 1, 0), sets, strict=True):
             assert set(found.places_N[found.depth_TN[0] >= depth].tolist()) == nodes
 

@@ -102,6 +102,12 @@ class BatchFeed:
         """The batches that are kept."""
         return self._reservoir
 
+    @property
+    def owed(self) -> int:
+        """How many batches are still to be built in place of those that were used again."""
+        with self._changed:
+            return sum(self._owed) + sum(self._building)
+
     def next(self, action: int) -> HybridBatch:
         """Return the next batch for training (Algorithm 3)."""
         if self._failure is not None:
