@@ -211,7 +211,6 @@ def test_builders_fill_what_is_trained_on_first_then_all_rings_then_renew_what_w
         snapshot_shares=(0.2,), node_shares=(0.05, 0.1), start_nodes=0.1, snapshot_batch_mib=100.0
     )
     with feed_of(settings, clock=time.perf_counter) as feed:
-        feed.next(1)
         assert soon(lambda: len(feed.reservoir) == 14)
         log = feed.drain_log()
         assert [built.action for built in log] == [1] * 4 + [0] * 10

@@ -205,15 +205,16 @@ class BatchFeed:
         if task is None:
             return False
         maker, action, number = task
+        batch: HybridBatch | None = None
         try:
             batch = self._timed(maker, builder, action, number)
         finally:
+            # At once, else another builder finds room that is about to be filled.
             with self._changed:
                 self._building[action] -= 1
-        with self._changed:
-            # The graph may have grown meanwhile.
-            if batch.version == self._maker.version:
-                self._reservoir.put(batch)
+                # The graph may have grown meanwhile.
+                if batch is not None and batch.version == self._maker.version:
+                    self._reservoir.put(batch)
         return True
 
     def _build_ahead(self, builder: int) -> None:
