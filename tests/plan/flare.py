@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ LAYOUT = KeyLayout(node_bits=31)
 def snapshot_of(edges: set[tuple[int, int]], num_nodes: int, *, t: int = 0, weighted: bool = False) -> Snapshot:
     """Return a snapshot; the weight of an edge follows from its ends."""
     pairs = np.array(sorted(edges, key=lambda edge: (edge[1], edge[0])), np.int64).reshape(-1, 2)
-    weights = ((pairs[:, 0] * 7 + pairs[:, 1] * 3) % 5 - 1.5) if weighted else None
+    weights = ((pairs[:, 0] * 7 + pairs[:, 1] * 3) % 5 - 1.5).astype(np.float64) if weighted else None
     alive = np.zeros(num_nodes, np.bool_)
     alive[pairs.ravel()] = True
     return Snapshot(t, num_nodes, LAYOUT, LAYOUT.pack(pairs[:, 0], pairs[:, 1]), weights, alive)
@@ -70,7 +71,7 @@ def chosen_nodes(order: ChunkOrder, num_chunks: int) -> set[int]:
 def flare_settings(draw: st.DrawFn) -> FlareSettings:
     """Draw settings of all kinds of decay and history."""
     decayed = draw(st.integers(0, 5))
-    decay = draw(st.sampled_from(("paper", "public", "list")))
+    decay: Any = draw(st.sampled_from(("paper", "public", "list")))
     ratios = draw(st.lists(st.floats(0.01, 1.0), min_size=decayed, max_size=decayed)) if decay == "list" else []
     split = draw(st.booleans())
     return FlareSettings(

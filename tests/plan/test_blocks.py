@@ -1,5 +1,4 @@
-"""Blocks are the induced subgraphs they stand for, on one rank and on several, and ranks' exchanges fit (T17, T19, T20).
-"""
+"""Blocks are the induced subgraphs they stand for, on one rank and on several; exchanges fit (T17, T19, T20)."""
 
 from __future__ import annotations
 
@@ -60,13 +59,13 @@ def test_the_first_chunks_of_a_snapshot_are_the_subgraph_that_their_nodes_induce
         assert before <= nodes
         before = nodes
         block = whole_block(scene.snapshot, edges, order, num_chunks)
-        assert set(order.node_N[: block.num_own].tolist()) == nodes
+        assert set(order.nodes[: block.num_own].tolist()) == nodes
         assert block.num_own == order.ends[num_chunks] == block.num_rows
-        found = edges_of(block.into, order.node_N)
+        found = edges_of(block.into, order.nodes)
         assert sorted(found) == sorted(induced(scene, nodes))
         check_transposed(block)
         for row in range(block.num_own):
-            node = int(order.node_N[row])
+            node = int(order.nodes[row])
             assert block.in_degrees_O[row] == sum(weight_of(scene, at) for _, v, at in found if v == node)
             assert block.out_degrees_O[row] == sum(weight_of(scene, at) for u, _, at in found if u == node)
     assert block.num_edges == len(scene.snapshot)
@@ -95,7 +94,7 @@ def blocks_of(scene: Scene, num_chunks: int, *, halo: bool) -> tuple[ChunkOrder,
 
 
 def nodes_of(order: ChunkOrder, owner: int, block: Block) -> np.ndarray:
-    return np.concatenate([order.own(owner).node_O[: block.num_own], block.exchange.halo_H])
+    return np.concatenate([order.own(owner).nodes[: block.num_own], block.exchange.halo_H])
 
 
 @given(scenes())
@@ -115,9 +114,9 @@ def test_ranks_that_drop_edges_see_the_masked_graph_and_ranks_that_exchange_see_
             assert (owner_N[nodes[block.num_own :]] != owner).all()
             assert (block.into.starts[block.num_own :] == block.num_edges).all(), "halo rows receive nothing"
             for row, node in enumerate(nodes[: block.num_own].tolist()):
-                assert block.in_degrees_O[row] == whole.in_degrees_O[order.row_N[node]]
-                assert block.out_degrees_O[row] == whole.out_degrees_O[order.row_N[node]]
-        assert sorted(found) == sorted(edges_of(whole.into, order.node_N))
+                assert block.in_degrees_O[row] == whole.in_degrees_O[order.rows[node]]
+                assert block.out_degrees_O[row] == whole.out_degrees_O[order.rows[node]]
+        assert sorted(found) == sorted(edges_of(whole.into, order.nodes))
         if not halo:
             assert all(block.num_rows == block.num_own for block in blocks)
 
@@ -132,7 +131,7 @@ def test_what_a_rank_sends_is_what_the_other_receives_and_no_more_than_is_read(s
             begin, got = sum(sender.sent[:there]), sum(receiver.received[:here])
             rows = sender.rows_S[begin : begin + sender.sent[there]]
             nodes = receiver.halo_H[got : got + receiver.received[here]]
-            assert order.own(here).node_O[rows].tolist() == nodes.tolist()
+            assert order.own(here).nodes[rows].tolist() == nodes.tolist()
             assert all(row < blocks[here].num_own for row in rows)
         for block in blocks:
             read = set(block.into.neighbours[block.into.neighbours >= block.num_own].tolist())
@@ -144,21 +143,21 @@ def test_what_a_rank_sends_is_what_the_other_receives_and_no_more_than_is_read(s
 @given(scenes())
 def test_an_owners_order_is_its_part_of_the_order_of_all(scene: Scene) -> None:
     order, chunking = order_of(scene), scene.chunking
-    assert sorted(order.node_N.tolist()) == list(range(chunking.num_nodes))
-    assert (order.row_N[order.node_N] == np.arange(chunking.num_nodes)).all()
+    assert sorted(order.nodes.tolist()) == list(range(chunking.num_nodes))
+    assert (order.rows[order.nodes] == np.arange(chunking.num_nodes)).all()
     for owner in range(chunking.num_owners):
         own = order.own(owner)
-        assert own.node_O.tolist() == [node for node in order.node_N.tolist() if chunking.owner_N[node] == owner]
-        assert (order.own_row_N[own.node_O] == np.arange(len(own.node_O))).all()
+        assert own.nodes.tolist() == [node for node in order.nodes.tolist() if chunking.owner_N[node] == owner]
+        assert (order.own_rows[own.nodes] == np.arange(len(own.nodes))).all()
         for num_chunks in range(chunking.per_owner + 1):
-            prefix = set(own.node_O[: own.ends[num_chunks]].tolist())
+            prefix = set(own.nodes[: own.ends[num_chunks]].tolist())
             assert prefix == {node for node in chosen_nodes(order, num_chunks) if chunking.owner_N[node] == owner}
 
 
 def test_an_order_is_keyed_by_seed_epoch_and_owner() -> None:
     """T21: nothing but these decides, so that every rank knows every other's order; and each of them matters."""
     chunking = chunking_of([0, 1] * 40, [place // 2 for place in range(80)], num_owners=2, per_owner=40)
-    assert (chunk_order(chunking, seed=3, epoch=5).node_N == chunk_order(chunking, seed=3, epoch=5).node_N).all()
+    assert (chunk_order(chunking, seed=3, epoch=5).nodes == chunk_order(chunking, seed=3, epoch=5).nodes).all()
     first = chunk_order(chunking, seed=3, epoch=5).place_Q
     assert (first != chunk_order(chunking, seed=3, epoch=6).place_Q).any()
     assert (first != chunk_order(chunking, seed=4, epoch=5).place_Q).any()
@@ -174,7 +173,7 @@ def test_other_ids_inside_chunks_are_the_same_nodes_in_other_rows(scene: Scene) 
     chunking = scene.chunking
     renamed = np.arange(chunking.num_nodes)
     for chunk in range(chunking.num_owners * chunking.per_owner):
-        members = np.flatnonzero(chunking.number_N == chunk)
+        members = np.flatnonzero(chunking.numbers == chunk)
         renamed[members] = members[::-1]
     pairs = zip(renamed[scene.snapshot.sources].tolist(), renamed[scene.snapshot.targets].tolist(), strict=True)
     other = Scene(snapshot_of(set(pairs), chunking.num_nodes), chunking, scene.seed, scene.epoch)
@@ -187,8 +186,8 @@ def test_other_ids_inside_chunks_are_the_same_nodes_in_other_rows(scene: Scene) 
             for one in (scene, other)
         ]
         assert blocks[0].num_own == blocks[1].num_own
-        assert set(renamed[order.node_N[: blocks[0].num_own]]) == set(order.node_N[: blocks[1].num_own])
-        before, after = (edges_of(block.into, order.node_N) for block in blocks)
+        assert set(renamed[order.nodes[: blocks[0].num_own]]) == set(order.nodes[: blocks[1].num_own])
+        before, after = (edges_of(block.into, order.nodes) for block in blocks)
         assert sorted((renamed[u], renamed[v]) for u, v, _ in before) == sorted((u, v) for u, v, _ in after)
 
 
@@ -196,7 +195,7 @@ def test_a_tiny_case_by_hand() -> None:
     """Two ranks of two chunks: a path 0 -> 1 -> 2 -> 3 and an edge 3 -> 0; node i is in chunk i % 2 of rank i // 2."""
     chunking = chunking_of([0, 0, 1, 1], [0, 1, 0, 1], num_owners=2, per_owner=2)
     order = ChunkOrder(chunking, np.array([0, 2, 3, 1], np.int32))  # rank 0: chunk 0 first; rank 1: chunk 1 first
-    assert order.node_N.tolist() == [0, 3, 1, 2]
+    assert order.nodes.tolist() == [0, 3, 1, 2]
     assert order.ends.tolist() == [0, 2, 4]
     snapshot = snapshot_of({(0, 1), (1, 2), (2, 3), (3, 0)}, 4)
     slicer, edges = Slicer(order, 0), ranked_sides(sides_of(snapshot, chunking, 0), order)
@@ -224,7 +223,7 @@ def test_a_slice_touches_nothing_but_what_is_left() -> None:
     chunking = chunking_of([0] * 300, [node % 30 for node in range(300)], num_owners=1, per_owner=30)
     order = chunk_order(chunking, seed=1, epoch=0)
     edges = ranked_sides(all_sides(snapshot, chunking, cross=True), order).inner
-    before = left(edges, 3, order.row_N)
+    before = left(edges, 3, order.rows)
     num_buckets, num_edges = edges.chosen(3)
     assert 0 < num_edges < len(snapshot) / 50
     kept = np.zeros(len(snapshot), np.bool_)
@@ -232,7 +231,7 @@ def test_a_slice_touches_nothing_but_what_is_left() -> None:
         kept[edges.buckets.starts[bucket] : edges.buckets.starts[bucket + 1]] = True
     edges.buckets.sources_E[~kept] = -(2**30)
     edges.buckets.targets_E[~kept] = -(2**30)
-    after = left(edges, 3, order.row_N)
+    after = left(edges, 3, order.rows)
     assert after.sources_K.tolist() == before.sources_K.tolist()
     assert after.targets_K.tolist() == before.targets_K.tolist()
     assert (after.sources_K < order.ends[3]).all()

@@ -183,7 +183,7 @@ def _rows(rows_K: Int32s, others_K: Int32s, starts: Int64s, neighbours: Int32s, 
 
 
 def rows_of(rows_K: Int32s, others_K: Int32s, num_rows: int) -> Csr:
-    """Return edges by row; `edges` of the result are the places of the edges among those given, and keep their order."""
+    """Return edges by row, in the order given; `edges` of the result are their places among those given."""
     starts, neighbours = np.zeros(num_rows + 1, np.int64), np.empty(len(rows_K), np.int32)
     places = np.empty(len(rows_K), np.int64)
     _rows(rows_K, others_K, starts, neighbours, places)

@@ -63,7 +63,7 @@ def all_sides(snapshot: Snapshot, chunking: Chunking, *, cross: bool) -> Sides:
 def _bucketed(sources: Int64s, targets: Int64s, chosen: NDArray[np.bool_], chunking: Chunking) -> Buckets:
     edges = np.flatnonzero(chosen)
     num_chunks = chunking.num_owners * chunking.per_owner
-    return bucketed(sources[edges], targets[edges], edges, chunking.number_N, num_chunks=num_chunks)
+    return bucketed(sources[edges], targets[edges], edges, chunking.numbers, num_chunks=num_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ class Slicer:
     def __init__(self, order: ChunkOrder, owner: int) -> None:
         chunking = order.chunking
         self._owner_N, self._num_owners = chunking.owner_N, chunking.num_owners
-        self._own_row_N = order.own_row_N
+        self._own_row_N = order.own_rows
         self._ends = order.own(owner).ends
         # Rows of others are written here for the time of a block; the rest is never read.
-        self._row_N = np.where(chunking.owner_N == owner, order.own_row_N, -1).astype(np.int32)
+        self._row_N = np.where(chunking.owner_N == owner, order.own_rows, -1).astype(np.int32)
         self._seen_N = np.zeros(chunking.num_nodes, np.bool_)
         self._wanted = np.zeros(chunking.num_owners * int(self._ends[-1]), np.bool_)
 
@@ -168,7 +168,7 @@ def whole_block(
     snapshot: Snapshot, edges: RankedSides, order: ChunkOrder, num_chunks: int
 ) -> Block:  # fmt: skip
     """Return the first so many chunks of every owner as one process computes them: rows are those of all nodes."""
-    found = left(edges.inner, num_chunks * order.chunking.num_owners, order.row_N)
+    found = left(edges.inner, num_chunks * order.chunking.num_owners, order.rows)
     nothing = _no_exchange(order.chunking.num_owners)
     return _block(found, nothing, None, int(order.ends[num_chunks]), snapshot.stored_weights)
 

@@ -36,7 +36,7 @@ class FlareSettings:
     """Edges of decayed snapshots that come from another rank: dropped as in the public code, so that the result depends
     on the number of ranks, or kept (D7.5)."""
     degrees: Literal["block", "snapshot"] = "block"
-    """What a decayed snapshot is normalised by: the degrees that its nodes have left, or those of the whole snapshot."""
+    """What a decayed snapshot is normalised by: the degrees its nodes have left, or those of the whole snapshot."""
     split: bool = False
     """Cut the sequence at a random place in every epoch, and train on the later part first (D7.2)."""
     warmup: bool = False
@@ -54,8 +54,8 @@ class FlareSettings:
     def __post_init__(self) -> None:
         if self.full < 1 or self.decayed < 0 or self.chunks < 1:
             raise BadConfig(
-                f"flare.full={self.full}, flare.decayed={self.decayed}, flare.chunks={self.chunks}: a window has 1 full "
-                "snapshot or more, 0 decayed ones or more, and every owner 1 chunk or more"
+                f"flare.full={self.full}, flare.decayed={self.decayed}, flare.chunks={self.chunks}: a window has 1 "
+                "full snapshot or more, 0 decayed ones or more, and every owner 1 chunk or more"
             )
         if not 0.0 < self.alpha <= 1.0:
             raise BadConfig(f"flare.alpha={self.alpha:g} is no share of chunks: give more than 0, up to 1, such as 0.1")
@@ -95,8 +95,8 @@ def _check_ratios(settings: FlareSettings) -> None:
         )
     if not all(0.0 < ratio <= 1.0 for ratio in ratios) or sorted(ratios, reverse=True) != list(ratios):
         raise BadConfig(
-            f"flare.ratios={list(ratios)}: give shares of more than 0, up to 1, that never rise: a node that is left out "
-            "of a snapshot would have no state to go on with in an older one"
+            f"flare.ratios={list(ratios)}: give shares of more than 0, up to 1, that never rise: a node that is left "
+            "out of a snapshot would have no state to go on with in an older one"
         )
 
 

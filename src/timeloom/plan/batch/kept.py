@@ -2,8 +2,8 @@
 
 There is one kept state for every node, no more: that after the last snapshot in which the node was computed and will
 not be again in the next window. Of a snapshot's block, rows that were computed at the snapshot before it in the same
-window go on from there, with their gradient; rows that were not go on from the kept state, without. Since every snapshot
-keeps as many chunks at the same age, the kept state of a row is then always the one after the snapshot before.
+window go on from there, with their gradient; rows that were not go on from the kept state, without. Since windows have
+as many chunks of a snapshot at the same age, the kept state of a row is always the one after the snapshot before.
 
 Every array here goes over rows of an epoch's order (`order.py`), an owner's own or all: a kept state of one epoch is
 nothing to the next, which starts anew.
@@ -81,7 +81,7 @@ def out_of_step(kept_after_N: Int64s, unit: Unit, ends: Int64s) -> int:
 
     That happens where a run goes on with another number of ranks in the middle of an epoch: other ranks have other
     chunks, so some nodes were kept after an earlier or a later snapshot than the windows now ask for. They go on with
-    what there is. ``kept_after_N`` is in the order that the unit will use. Between epochs nothing is kept, and this is 0.
+    what there is. ``kept_after_N`` is in the order that the unit will use. Between epochs nothing is kept: this is 0.
     """
     wanted_N = kept_before(unit, ends)
     return int(np.count_nonzero((wanted_N != NOT_READ) & (wanted_N != kept_after_N)))

@@ -42,7 +42,7 @@ class Chunking:
         return len(self.owner_N)
 
     @cached_property
-    def number_N(self) -> Int32s:
+    def numbers(self) -> Int32s:
         """The number of each node's chunk among those of all owners."""
         numbers: Int32s = self.owner_N.astype(np.int32) * np.int32(self.per_owner) + self.chunk_N.astype(np.int32)
         return numbers
@@ -50,8 +50,8 @@ class Chunking:
     @cached_property
     def nodes_by_chunk(self) -> tuple[Int64s, Int64s]:
         """All nodes, chunk after chunk, and where each chunk begins among them ([Q + 1])."""
-        sizes = np.bincount(self.number_N, minlength=self.num_owners * self.per_owner)
-        return np.argsort(self.number_N, kind="stable"), np.concatenate([[0], np.cumsum(sizes)])
+        sizes = np.bincount(self.numbers, minlength=self.num_owners * self.per_owner)
+        return np.argsort(self.numbers, kind="stable"), np.concatenate([[0], np.cumsum(sizes)])
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ChunkOrder:
     """The place of each chunk among all: `position in its owner's order * R + owner`."""
 
     @cached_property
-    def node_N(self) -> Int64s:
+    def nodes(self) -> Int64s:
         """The node at each row."""
         nodes, starts = self.chunking.nodes_by_chunk
         by_place = np.argsort(self.place_Q)
@@ -73,10 +73,10 @@ class ChunkOrder:
         return found
 
     @cached_property
-    def row_N(self) -> Int32s:
+    def rows(self) -> Int32s:
         """The row of each node."""
         rows = np.empty(self.chunking.num_nodes, np.int32)
-        rows[self.node_N] = np.arange(len(rows), dtype=np.int32)
+        rows[self.nodes] = np.arange(len(rows), dtype=np.int32)
         return rows
 
     @cached_property
@@ -89,20 +89,20 @@ class ChunkOrder:
         return np.concatenate([[0], np.cumsum(by_position)])
 
     @cached_property
-    def own_row_N(self) -> Int32s:
+    def own_rows(self) -> Int32s:
         """The row of each node among those of its owner."""
-        owners = self.chunking.owner_N[self.node_N]
+        owners = self.chunking.owner_N[self.nodes]
         by_owner = np.argsort(owners, kind="stable")
         sizes = np.bincount(owners, minlength=self.chunking.num_owners)
         rows = np.empty(len(owners), np.int32)
-        rows[self.node_N[by_owner]] = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows[self.nodes[by_owner]] = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return rows
 
     def own(self, owner: int) -> OwnOrder:
         """Return the order of one owner's nodes."""
         chunking = self.chunking
-        nodes = self.node_N[chunking.owner_N[self.node_N] == owner]
-        position_O = self.place_Q[chunking.number_N[nodes]] // chunking.num_owners
+        nodes = self.nodes[chunking.owner_N[self.nodes] == owner]
+        position_O = self.place_Q[chunking.numbers[nodes]] // chunking.num_owners
         return OwnOrder(nodes, np.searchsorted(position_O, np.arange(chunking.per_owner + 1)))
 
 
@@ -110,7 +110,7 @@ class ChunkOrder:
 class OwnOrder:
     """The order of one owner's nodes in one epoch."""
 
-    node_O: Int64s
+    nodes: Int64s
     """The node at each of the owner's rows."""
     ends: Int64s
     """How many nodes the first n chunks have, for n from 0 to C."""

@@ -27,8 +27,8 @@ def trapezoids(settings: FlareSettings, num_snapshots: int, *, cut: int = 0) -> 
     """
     if num_snapshots < settings.full:
         raise BadConfig(
-            f"flare.full={settings.full} needs {settings.full} snapshots to train on, but there are {num_snapshots}: use "
-            f"--set flare.full={max(num_snapshots, 1)}, or a finer cut of time when ingesting"
+            f"flare.full={settings.full} needs {settings.full} snapshots to train on, but there are {num_snapshots}: "
+            f"use --set flare.full={max(num_snapshots, 1)}, or a finer cut of time when ingesting"
         )
     assert 0 <= cut < num_snapshots, f"a cut at {cut} of {num_snapshots} snapshots"
     if not cut:
