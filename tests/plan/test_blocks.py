@@ -122,6 +122,24 @@ def test_ranks_that_drop_edges_see_the_masked_graph_and_ranks_that_exchange_see_
 
 
 @given(scenes())
+def test_numbering_nodes_anew_gives_the_same_blocks(scene: Scene) -> None:
+    """The ablation without shrinking costs more and computes the same."""
+    order = order_of(scene)
+    for owner, halo in itertools.product(range(scene.chunking.num_owners), (False, True)):
+        edges = ranked_sides(sides_of(scene.snapshot, scene.chunking, owner), order)
+        fast, slow = (Slicer(order, owner, shrink=shrink) for shrink in (True, False))
+        for num_chunks in range(scene.chunking.per_owner + 1):
+            one, other = (slicer.block(scene.snapshot, edges, num_chunks, halo=halo) for slicer in (fast, slow))
+            rows = np.arange(one.num_rows)
+            assert sorted(edges_of(one.into, rows)) == sorted(edges_of(other.into, rows))
+            check_transposed(other)
+            assert one.in_degrees_O.tolist() == other.in_degrees_O.tolist()
+            assert one.out_degrees_O.tolist() == other.out_degrees_O.tolist()
+            assert one.exchange.halo_H.tolist() == other.exchange.halo_H.tolist()
+            assert one.exchange.rows_S.tolist() == other.exchange.rows_S.tolist()
+
+
+@given(scenes())
 def test_what_a_rank_sends_is_what_the_other_receives_and_no_more_than_is_read(scene: Scene) -> None:
     ranks = range(scene.chunking.num_owners)
     for num_chunks in range(scene.chunking.per_owner + 1):

@@ -15,7 +15,18 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.graph.buckets import Buckets, Left, Ranked, bucketed, degrees_of, left, left_ends, ranked, rows_of
+from timeloom.graph.buckets import (
+    Buckets,
+    Left,
+    Ranked,
+    bucketed,
+    degrees_of,
+    left,
+    left_ends,
+    ranked,
+    rows_of,
+    scanned,
+)
 from timeloom.graph.csr import Csr
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.snapshot import Snapshot
@@ -124,13 +135,16 @@ class Block:
 class Slicer:
     """Cuts the blocks of one owner in one epoch. It holds a row for every node of the graph."""
 
-    def __init__(self, order: ChunkOrder, owner: int) -> None:
+    def __init__(self, order: ChunkOrder, owner: int, *, shrink: bool = True) -> None:
+        """Without ``shrink`` every block numbers its nodes anew and looks at every edge, to compare the costs."""
         chunking = order.chunking
+        self._shrink, self._place_N = shrink, order.place_Q[chunking.numbers]
         self._owner_N, self._num_owners = chunking.owner_N, chunking.num_owners
         self._own_row_N = order.own_rows
         self._ends = order.own(owner).ends
         # Rows of others are written here for the time of a block; the rest is never read.
-        self._row_N = np.where(chunking.owner_N == owner, order.own_rows, -1).astype(np.int32)
+        self._mine = chunking.owner_N == owner
+        self._row_N = np.where(self._mine, order.own_rows, -1).astype(np.int32)
         self._seen_N = np.zeros(chunking.num_nodes, np.bool_)
         self._wanted = np.zeros(chunking.num_owners * int(self._ends[-1]), np.bool_)
 
@@ -140,15 +154,24 @@ class Slicer:
         The time is that of its rows and edges (and of sorting its halo), not that of the snapshot.
         """
         num_own, num_places = int(self._ends[num_chunks]), num_chunks * self._num_owners
-        parts = [left(edges.inner, num_places, self._row_N)]
+        if not self._shrink:
+            here = self._mine & (self._place_N < num_places)
+            self._row_N = np.where(here, self._own_row_N, -1).astype(np.int32)
+        parts = [self._left(edges.inner, num_places)]
         exchange, leaving = _no_exchange(self._num_owners), None
         if halo:
             exchange = self._exchange(edges, num_places)
             rows_H = np.arange(num_own, num_own + len(exchange.halo_H), dtype=np.int32)
             self._row_N[exchange.halo_H] = rows_H
-            parts.append(left(edges.arriving, num_places, self._row_N))
-            leaving = _leaving(edges.leaving, num_places, self._row_N)
+            parts.append(self._left(edges.arriving, num_places))
+            # Where it leads has no row here.
+            leaving = replace(self._left(edges.leaving, num_places), targets_K=np.empty(0, np.int32))
         return _block(_joined(parts), exchange, leaving, num_own, snapshot.stored_weights)
+
+    def _left(self, edges: Ranked, num_places: int) -> Left:
+        if self._shrink:
+            return left(edges, num_places, self._row_N)
+        return scanned(edges, num_places, self._row_N, self._place_N)
 
     def _exchange(self, edges: RankedSides, num_places: int) -> Exchange:
         size, own = len(self._owner_N), int(self._ends[-1])
@@ -171,11 +194,6 @@ def whole_block(
     found = left(edges.inner, num_chunks * order.chunking.num_owners, order.rows)
     nothing = _no_exchange(order.chunking.num_owners)
     return _block(found, nothing, None, int(order.ends[num_chunks]), snapshot.stored_weights)
-
-
-def _leaving(edges: Ranked, num_places: int, row_N: NDArray[np.int32]) -> Left:
-    """Return edges that lead to other ranks: their targets have no row here."""
-    return replace(left(edges, num_places, row_N), targets_K=np.empty(0, np.int32))
 
 
 def _block(
