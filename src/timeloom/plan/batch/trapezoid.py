@@ -75,6 +75,16 @@ def _warm_up(settings: FlareSettings, begin: int) -> Unit:
     )
 
 
+def exchanging(settings: FlareSettings, unit: Unit) -> tuple[bool, ...]:
+    """Return of which snapshots of a unit ranks exchange rows: all ranks alike, whatever rows they have.
+
+    A snapshot of which all chunks are left is a whole one at any age, so that where nothing shrinks several ranks
+    compute what one does (T18, T20).
+    """
+    everywhere = settings.temporal_halo == "exchange"
+    return tuple(everywhere or chunks == settings.chunks for chunks in unit.chunks)
+
+
 def cut_of(settings: FlareSettings, num_snapshots: int, *, seed: int, epoch: int) -> int:
     """Return where the sequence is cut in an epoch (0: nowhere), such that one of the parts has a window."""
     allowed = [s for s in range(1, num_snapshots) if max(s, num_snapshots - s) >= settings.full]
