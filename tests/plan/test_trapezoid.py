@@ -65,6 +65,7 @@ def test_a_tiny_epoch_by_hand() -> None:
         (2, 6, (1, 2, 4, 4), (0, 1, 2, 4)),
     ]
     assert [unit.fresh for unit in units] == [True, False, False, False, False]
+    assert [unit.keep for unit in units] == [-1, -1, 0, 1, 2]
     assert [unit.targets for unit in units] == [(1,), (2,), (3,), (4,), (5,)]
     ends = np.array([0, 3, 5, 6, 10])
     assert [(rows.going_on, rows.size, rows.kept_from) for rows in state_rows(units[3], ends)] == [
