@@ -126,7 +126,7 @@ def cutting(told: Prepared, flare: FlareSettings, *, rounds: int) -> tuple[float
             for t, chunks in zip(range(last.first, last.last), last.chunks, strict=True)
             if chunks < flare.chunks
         ]
-        fast, slow = (cutter(slicer, told.snapshots, edges, wanted) for slicer in slicers)
+        fast, slow = (cutter(slicer, edges, wanted) for slicer in slicers)
         size = fast()
         fast_s, slow_s = seconds(fast), seconds(slow)
         rates.append(size / fast_s / 1e6)
@@ -134,11 +134,9 @@ def cutting(told: Prepared, flare: FlareSettings, *, rounds: int) -> tuple[float
     return bucket_s, statistics.median(order_s), statistics.median(rates), ratios
 
 
-def cutter(
-    slicer: Slicer, snapshots: list[Snapshot], edges: list[RankedSides], wanted: list[tuple[int, int]]
-) -> Callable[[], int]:
+def cutter(slicer: Slicer, edges: list[RankedSides], wanted: list[tuple[int, int]]) -> Callable[[], int]:
     """Return what cuts all decayed blocks of a window, and tells how many edges they have."""
-    return lambda: sum(slicer.block(snapshots[t], edges[t], chunks, halo=False).num_edges for t, chunks in wanted)
+    return lambda: sum(slicer.block(edges[t], chunks, halo=False).num_edges for t, chunks in wanted)
 
 
 def main() -> None:

@@ -58,12 +58,17 @@ def test_the_first_chunks_of_a_snapshot_are_the_subgraph_that_their_nodes_induce
         nodes = chosen_nodes(order, num_chunks)
         assert before <= nodes
         before = nodes
-        block = whole_block(scene.snapshot, edges, order, num_chunks)
+        block = whole_block(edges, order, num_chunks)
         assert set(order.nodes[: block.num_own].tolist()) == nodes
         assert block.num_own == order.ends[num_chunks] == block.num_rows
         found = edges_of(block.into, order.nodes)
         assert sorted(found) == sorted(induced(scene, nodes))
         check_transposed(block)
+        if scene.snapshot.stored_weights is None:
+            assert block.weights_K is None
+        else:
+            assert block.weights_K is not None
+            assert block.weights_K.tolist() == [scene.snapshot.stored_weights[place] for _, _, place in found]
         for row in range(block.num_own):
             node = int(order.nodes[row])
             assert block.in_degrees_O[row] == sum(weight_of(scene, at) for _, v, at in found if v == node)
@@ -77,7 +82,7 @@ def test_neighbours_of_a_row_come_in_the_order_of_rows(scene: Scene) -> None:
     order = order_of(scene)
     edges = ranked_sides(all_sides(scene.snapshot, scene.chunking, cross=True), order)
     for num_chunks in range(scene.chunking.per_owner + 1):
-        into = whole_block(scene.snapshot, edges, order, num_chunks).into
+        into = whole_block(edges, order, num_chunks).into
         for low, high in itertools.pairwise(into.starts.tolist()):
             assert sorted(into.neighbours[low:high].tolist()) == into.neighbours[low:high].tolist()
 
@@ -88,8 +93,8 @@ def blocks_of(scene: Scene, num_chunks: int, *, halo: bool) -> tuple[ChunkOrder,
     for owner in range(scene.chunking.num_owners):
         edges = ranked_sides(sides_of(scene.snapshot, scene.chunking, owner), order)
         slicer = Slicer(order, owner)
-        slicer.block(scene.snapshot, edges, scene.chunking.per_owner, halo=True)  # leaves nothing behind
-        blocks.append(slicer.block(scene.snapshot, edges, num_chunks, halo=halo))
+        slicer.block(edges, scene.chunking.per_owner, halo=True)  # leaves nothing behind
+        blocks.append(slicer.block(edges, num_chunks, halo=halo))
     return order, blocks
 
 
@@ -104,11 +109,14 @@ def test_ranks_that_drop_edges_see_the_masked_graph_and_ranks_that_exchange_see_
     for num_chunks, halo in itertools.product((1, per_owner), (False, True)):
         order, blocks = blocks_of(scene, num_chunks, halo=halo)
         edges = ranked_sides(all_sides(scene.snapshot, scene.chunking, cross=halo), order)
-        whole = whole_block(scene.snapshot, edges, order, num_chunks)
+        whole = whole_block(edges, order, num_chunks)
         found = list[Edge]()
         for owner, block in enumerate(blocks):
             nodes = nodes_of(order, owner, block)
-            found += edges_of(block.into, nodes)
+            mine = edges_of(block.into, nodes)
+            found += mine
+            if block.weights_K is not None:
+                assert block.weights_K.tolist() == [scene.snapshot.weights[place] for _, _, place in mine]
             check_transposed(block)
             assert (owner_N[nodes[: block.num_own]] == owner).all()
             assert (owner_N[nodes[block.num_own :]] != owner).all()
@@ -129,7 +137,7 @@ def test_numbering_nodes_anew_gives_the_same_blocks(scene: Scene) -> None:
         edges = ranked_sides(sides_of(scene.snapshot, scene.chunking, owner), order)
         fast, slow = (Slicer(order, owner, shrink=shrink) for shrink in (True, False))
         for num_chunks in range(scene.chunking.per_owner + 1):
-            one, other = (slicer.block(scene.snapshot, edges, num_chunks, halo=halo) for slicer in (fast, slow))
+            one, other = (slicer.block(edges, num_chunks, halo=halo) for slicer in (fast, slow))
             rows = np.arange(one.num_rows)
             assert sorted(edges_of(one.into, rows)) == sorted(edges_of(other.into, rows))
             check_transposed(other)
@@ -180,6 +188,7 @@ def test_an_order_is_keyed_by_seed_epoch_and_owner() -> None:
     assert (first != chunk_order(chunking, seed=3, epoch=6).place_Q).any()
     assert (first != chunk_order(chunking, seed=4, epoch=5).place_Q).any()
     assert (first[:40] // 2 != first[40:] // 2).any(), "two owners shuffle alike"
+    assert (first % 2 == np.repeat([0, 1], 40)).all(), "of chunks at one position, the first owner's come first"
     # One owner's shuffle does not depend on how many others there are.
     alone = chunk_order(chunking_of([0] * 40, list(range(40)), num_owners=1, per_owner=40), seed=3, epoch=5)
     assert (alone.place_Q == first[:40] // 2).all()
@@ -198,9 +207,7 @@ def test_other_ids_inside_chunks_are_the_same_nodes_in_other_rows(scene: Scene) 
     order = order_of(scene)
     for num_chunks in range(chunking.per_owner + 1):
         blocks = [
-            whole_block(
-                one.snapshot, ranked_sides(all_sides(one.snapshot, chunking, cross=True), order), order, num_chunks
-            )
+            whole_block(ranked_sides(all_sides(one.snapshot, chunking, cross=True), order), order, num_chunks)
             for one in (scene, other)
         ]
         assert blocks[0].num_own == blocks[1].num_own
@@ -217,7 +224,7 @@ def test_a_tiny_case_by_hand() -> None:
     assert order.ends.tolist() == [0, 2, 4]
     snapshot = snapshot_of({(0, 1), (1, 2), (2, 3), (3, 0)}, 4)
     slicer, edges = Slicer(order, 0), ranked_sides(sides_of(snapshot, chunking, 0), order)
-    small = slicer.block(snapshot, edges, 1, halo=True)
+    small = slicer.block(edges, 1, halo=True)
     assert (small.num_own, small.exchange.halo_H.tolist()) == (1, [3])
     assert small.exchange.received == (0, 1)
     assert (small.exchange.rows_S.tolist(), small.exchange.sent) == ([], (0, 0))
@@ -225,11 +232,11 @@ def test_a_tiny_case_by_hand() -> None:
     assert small.into.edges is not None
     assert small.into.edges.tolist() == [0], "3 -> 0 is the first edge of the snapshot"
     assert (small.in_degrees_O.tolist(), small.out_degrees_O.tolist()) == ([1.0], [0.0])
-    whole = slicer.block(snapshot, edges, 2, halo=True)
+    whole = slicer.block(edges, 2, halo=True)
     assert (whole.num_own, whole.exchange.halo_H.tolist()) == (2, [3])
     assert (whole.exchange.rows_S.tolist(), whole.exchange.sent) == ([1], (0, 1))
     assert whole.out_degrees_O.tolist() == [1.0, 1.0], "1 -> 2 leaves to rank 1 and counts"
-    dropped = slicer.block(snapshot, edges, 2, halo=False)
+    dropped = slicer.block(edges, 2, halo=False)
     assert (dropped.num_rows, dropped.num_edges, dropped.out_degrees_O.tolist()) == (2, 1, [1.0, 0.0])
 
 

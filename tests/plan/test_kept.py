@@ -124,7 +124,7 @@ def compute(
     unit, place, step = at
     t, found = unit.first + place, dict[int, float]()
     crosses = exchanging(settings, unit)[place]
-    blocks = [rank.slicer.block(world.snapshots[t], rank.edges[t], unit.chunks[place], halo=crosses) for rank in ranks]
+    blocks = [rank.slicer.block(rank.edges[t], unit.chunks[place], halo=crosses) for rank in ranks]
     for owner, (rank, block) in enumerate(zip(ranks, blocks, strict=True)):
         rows = state_rows(unit, rank.order.ends)[place]
         assert rows.size == block.num_own
@@ -183,8 +183,10 @@ def test_where_nothing_shrinks_and_nothing_is_learnt_states_are_those_of_one_pas
     frozen = [unit for units in steps for unit in units]
     # All units in one step: the parameters of `cell` follow the step.
     told = by_kept_states(world, settings, [tuple(frozen)])
+    # One process: every edge counts, whoever owns its ends.
+    everything = dataclasses.replace(settings, temporal_halo="exchange")
     once = by_definition(
-        world, settings, [(Unit(first=0, last=count, targets=(), fresh=True, chunks=(settings.chunks,) * count),)]
+        world, everything, [(Unit(first=0, last=count, targets=(), fresh=True, chunks=(settings.chunks,) * count),)]
     )[0]
     for unit, states in zip(frozen, told, strict=True):
         check_equal([states], [once[unit.first : unit.last]])

@@ -16,7 +16,7 @@ from timeloom.errors import BadConfig
 from timeloom.plan.batch.flare import FlareSettings
 from timeloom.plan.batch.kept import NOT_READ, kept_after, kept_before, out_of_step, state_rows
 from timeloom.plan.batch.order import chunk_order
-from timeloom.plan.batch.trapezoid import cut_of, in_trapezoids, trapezoids, trapezoids_of_epoch
+from timeloom.plan.batch.trapezoid import cut_of, exchanging, in_trapezoids, trapezoids, trapezoids_of_epoch
 from timeloom.plan.batch.windows import WindowSettings, training_windows
 from timeloom.plan.check import problems, run_dry
 from timeloom.plan.types import Step, Unit
@@ -236,6 +236,14 @@ def test_rows_of_a_window_are_prefixes_of_one_order_and_lie_inside_each_other(
             sizes = [rows.size for rows in state_rows(unit, ends)]
             assert sizes == sorted(sizes)
             assert sizes[-1] == ends[-1]
+
+
+def test_ranks_exchange_rows_of_whole_snapshots_and_of_decayed_ones_where_asked() -> None:
+    settings = FlareSettings(full=1, decayed=3, chunks=4, decay="list", ratios=(1.0, 0.5, 0.25))
+    unit = flat(trapezoids(settings, 4))[-1]
+    assert unit.chunks == (1, 2, 4, 4)
+    assert exchanging(settings, unit) == (False, False, True, True)
+    assert exchanging(dataclasses.replace(settings, temporal_halo="exchange"), unit) == (True,) * 4
 
 
 SETTINGS = FlareSettings(full=2, decayed=2, chunks=4, decay="list", ratios=(0.5, 0.25))

@@ -15,6 +15,7 @@ import numpy as np
 
 from timeloom.graph.csr import Csr, Int32s
 from timeloom.graph.keys import Float64s, Int64s
+from timeloom.graph.snapshot import Snapshot
 from timeloom.jit import kernel
 
 
@@ -26,6 +27,8 @@ class Buckets:
     targets_E: Int32s
     edges_E: Int32s
     """Where each edge lies in the snapshot."""
+    weights_E: Float64s | None
+    """None where every weight is 1."""
     from_B: Int32s
     """The chunk that the edges of a bucket come from."""
     to_B: Int32s
@@ -39,7 +42,8 @@ class Buckets:
     def num_bytes(self) -> int:
         """The memory that the arrays take."""
         parts = (self.sources_E, self.targets_E, self.edges_E, self.from_B, self.to_B, self.starts)
-        return sum(part.nbytes for part in parts)
+        weights = 0 if self.weights_E is None else self.weights_E.nbytes
+        return weights + sum(part.nbytes for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,10 @@ def sorted_by(keys: tuple[Int32s, ...], size: int) -> Int32s:
     return order
 
 
-def bucketed(sources: Int64s, targets: Int64s, edges: Int64s, chunk_N: Int32s, *, num_chunks: int) -> Buckets:
+def bucketed(snapshot: Snapshot, edges: Int64s, chunk_N: Int32s, *, num_chunks: int) -> Buckets:
     """Return the buckets of some edges of a snapshot; ``edges`` are their places in it."""
+    keys, weights = snapshot.keys[edges], snapshot.stored_weights
+    sources, targets = snapshot.layout.sources(keys), snapshot.layout.targets(keys)
     from_E, to_E = chunk_N[sources], chunk_N[targets]
     order = sorted_by((from_E, to_E), num_chunks)
     from_E, to_E = from_E[order], to_E[order]
@@ -93,7 +99,7 @@ def bucketed(sources: Int64s, targets: Int64s, edges: Int64s, chunk_N: Int32s, *
     firsts = np.flatnonzero(begins)
     return Buckets(
         sources[order].astype(np.int32), targets[order].astype(np.int32), edges[order].astype(np.int32),
-        from_E[firsts], to_E[firsts], np.append(firsts, len(order)),
+        None if weights is None else weights[edges[order]], from_E[firsts], to_E[firsts], np.append(firsts, len(order)),
     )  # fmt: skip
 
 
@@ -133,13 +139,19 @@ class Left:
     targets_K: Int32s
     edges_K: Int32s
     """Where each edge lies in the snapshot."""
+    weights_K: Float64s | None
 
 
 def left(ranked: Ranked, num_places: int, row_N: Int32s) -> Left:
     """Return the edges between the first so many chunks, in time that is proportional to their number."""
     num_buckets, num_edges = ranked.chosen(num_places)
-    found = Left(np.empty(num_edges, np.int32), np.empty(num_edges, np.int32), np.empty(num_edges, np.int32))
     buckets, order_B = ranked.buckets, ranked.order_B[:num_buckets]
+    weights_K = None
+    if buckets.weights_E is not None:
+        weights_K = np.empty(num_edges)
+        _pick_weights(order_B, buckets.starts, buckets.weights_E, weights_K)
+    ints = [np.empty(num_edges, np.int32) for _ in range(3)]
+    found = Left(ints[0], ints[1], ints[2], weights_K)
     _gather(
         order_B, buckets.starts, buckets.sources_E, buckets.targets_E, buckets.edges_E, row_N,
         found.sources_K, found.targets_K, found.edges_K,
@@ -154,7 +166,8 @@ def scanned(ranked: Ranked, num_places: int, row_N: Int32s, place_N: Int32s) -> 
     """
     buckets = ranked.buckets
     chosen = (place_N[buckets.sources_E] < num_places) & (place_N[buckets.targets_E] < num_places)
-    return Left(row_N[buckets.sources_E[chosen]], row_N[buckets.targets_E[chosen]], buckets.edges_E[chosen])
+    weights = None if buckets.weights_E is None else buckets.weights_E[chosen]
+    return Left(row_N[buckets.sources_E[chosen]], row_N[buckets.targets_E[chosen]], buckets.edges_E[chosen], weights)
 
 
 def left_ends(ranked: Ranked, num_places: int) -> tuple[Int32s, Int32s]:
@@ -172,6 +185,15 @@ def _pick(order_B: Int32s, starts: Int64s, nodes_E: Int32s, nodes_K: Int32s) -> 
     for b in order_B:
         for i in range(starts[b], starts[b + 1]):
             nodes_K[k] = nodes_E[i]
+            k += 1
+
+
+@kernel("void(int32[::1], int64[::1], float64[::1], float64[::1])")
+def _pick_weights(order_B: Int32s, starts: Int64s, weights_E: Float64s, weights_K: Float64s) -> None:
+    k = 0
+    for b in order_B:
+        for i in range(starts[b], starts[b + 1]):
+            weights_K[k] = weights_E[i]
             k += 1
 
 

@@ -55,7 +55,7 @@ def sides_of(snapshot: Snapshot, chunking: Chunking, owner: int) -> Sides:
     sources, targets = snapshot.sources, snapshot.targets
     mine_from, mine_to = (chunking.owner_N[nodes] == owner for nodes in (sources, targets))
     kinds = (mine_from & mine_to, ~mine_from & mine_to, mine_from & ~mine_to)
-    return Sides(*(_bucketed(sources, targets, chosen, chunking) for chosen in kinds))
+    return Sides(*(_bucketed(snapshot, chosen, chunking) for chosen in kinds))
 
 
 def all_sides(snapshot: Snapshot, chunking: Chunking, *, cross: bool) -> Sides:
@@ -67,14 +67,13 @@ def all_sides(snapshot: Snapshot, chunking: Chunking, *, cross: bool) -> Sides:
     chosen = np.full(len(sources), True)
     if not cross:
         chosen = chunking.owner_N[sources] == chunking.owner_N[targets]
-    nothing = _bucketed(sources, targets, np.zeros_like(chosen), chunking)
-    return Sides(_bucketed(sources, targets, chosen, chunking), nothing, nothing)
+    nothing = _bucketed(snapshot, np.zeros_like(chosen), chunking)
+    return Sides(_bucketed(snapshot, chosen, chunking), nothing, nothing)
 
 
-def _bucketed(sources: Int64s, targets: Int64s, chosen: NDArray[np.bool_], chunking: Chunking) -> Buckets:
-    edges = np.flatnonzero(chosen)
+def _bucketed(snapshot: Snapshot, chosen: NDArray[np.bool_], chunking: Chunking) -> Buckets:
     num_chunks = chunking.num_owners * chunking.per_owner
-    return bucketed(sources[edges], targets[edges], edges, chunking.numbers, num_chunks=num_chunks)
+    return bucketed(snapshot, np.flatnonzero(chosen), chunking.numbers, num_chunks=num_chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +111,8 @@ class Block:
     exchange: Exchange
     into: Csr
     """Its `edges` are places in the snapshot."""
+    weights_K: Float64s | None
+    """Of the edges of `into`; None where every weight is 1."""
     out_of: Csr
     """Its `edges` are places in `into`."""
     in_degrees_O: Float64s
@@ -148,7 +149,7 @@ class Slicer:
         self._seen_N = np.zeros(chunking.num_nodes, np.bool_)
         self._wanted = np.zeros(chunking.num_owners * int(self._ends[-1]), np.bool_)
 
-    def block(self, snapshot: Snapshot, edges: RankedSides, num_chunks: int, *, halo: bool) -> Block:
+    def block(self, edges: RankedSides, num_chunks: int, *, halo: bool) -> Block:
         """Return the first so many chunks of a snapshot; without ``halo`` edges from and to other ranks are dropped.
 
         The time is that of its rows and edges (and of sorting its halo), not that of the snapshot.
@@ -166,7 +167,7 @@ class Slicer:
             parts.append(self._left(edges.arriving, num_places))
             # Where it leads has no row here.
             leaving = replace(self._left(edges.leaving, num_places), targets_K=np.empty(0, np.int32))
-        return _block(_joined(parts), exchange, leaving, num_own, snapshot.stored_weights)
+        return _block(_joined(parts), exchange, leaving, num_own)
 
     def _left(self, edges: Ranked, num_places: int) -> Left:
         if self._shrink:
@@ -187,39 +188,35 @@ class Slicer:
         return Exchange(halo, received, wanted % max(own, 1), sent)
 
 
-def whole_block(
-    snapshot: Snapshot, edges: RankedSides, order: ChunkOrder, num_chunks: int
-) -> Block:  # fmt: skip
+def whole_block(edges: RankedSides, order: ChunkOrder, num_chunks: int) -> Block:
     """Return the first so many chunks of every owner as one process computes them: rows are those of all nodes."""
     found = left(edges.inner, num_chunks * order.chunking.num_owners, order.rows)
     nothing = _no_exchange(order.chunking.num_owners)
-    return _block(found, nothing, None, int(order.ends[num_chunks]), snapshot.stored_weights)
+    return _block(found, nothing, None, int(order.ends[num_chunks]))
 
 
-def _block(
-    found: Left, exchange: Exchange, leaving: Left | None, num_own: int, weights_E: Float64s | None
-) -> Block:  # fmt: skip
+def _block(found: Left, exchange: Exchange, leaving: Left | None, num_own: int) -> Block:
     num_rows = num_own + len(exchange.halo_H)
     into = rows_of(found.targets_K, found.sources_K, num_rows)
     assert into.edges is not None
     targets = np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(into.starts))
     out_of = rows_of(into.neighbours, targets, num_rows)
-    into = Csr(into.starts, into.neighbours, found.edges_K[into.edges].astype(np.int64))
-    weights_K = None if weights_E is None else weights_E[found.edges_K]
-    out_degrees = degrees_of(found.sources_K, weights_K, num_rows)[:num_own]
+    in_degrees = degrees_of(found.targets_K, found.weights_K, num_own)
+    out_degrees = degrees_of(found.sources_K, found.weights_K, num_rows)[:num_own]
     if leaving is not None:
-        gone = None if weights_E is None else weights_E[leaving.edges_K]
-        out_degrees += degrees_of(leaving.sources_K, gone, num_own)
-    in_degrees = degrees_of(found.targets_K, weights_K, num_own)
-    return Block(num_own, exchange, into, out_of, in_degrees, out_degrees)
+        out_degrees += degrees_of(leaving.sources_K, leaving.weights_K, num_own)
+    weights_K = None if found.weights_K is None else found.weights_K[into.edges]
+    into = Csr(into.starts, into.neighbours, found.edges_K[into.edges].astype(np.int64))
+    return Block(num_own, exchange, into, weights_K, out_of, in_degrees, out_degrees)
 
 
 def _joined(parts: list[Left]) -> Left:
     if len(parts) == 1:
         return parts[0]
+    weights = [part.weights_K for part in parts if part.weights_K is not None]
     return Left(
         np.concatenate([part.sources_K for part in parts]), np.concatenate([part.targets_K for part in parts]),
-        np.concatenate([part.edges_K for part in parts]),
+        np.concatenate([part.edges_K for part in parts]), np.concatenate(weights) if weights else None,
     )  # fmt: skip
 
 
