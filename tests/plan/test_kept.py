@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from hypothesis import assume, given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from tests.plan.flare import Scene, chosen_nodes, flare_settings, scenes, snapshot_of
@@ -159,6 +160,7 @@ def check_equal(one: Told, other: Told) -> None:
                 assert state == pytest.approx(yours[node], abs=1e-12)
 
 
+@examples(max_examples=60)
 @given(scene=scenes(), settings=flare_settings(), count=st.integers(1, 9), halo=st.booleans())
 def test_one_kept_state_a_node_is_what_the_definition_says_on_any_number_of_ranks(
     scene: Scene, settings: FlareSettings, count: int, halo: bool
@@ -172,6 +174,7 @@ def test_one_kept_state_a_node_is_what_the_definition_says_on_any_number_of_rank
     check_equal(by_kept_states(world, settings, steps), by_definition(world, settings, steps))
 
 
+@examples(max_examples=40)
 @given(scene=scenes(), full=st.integers(1, 3), decayed=st.integers(0, 4), count=st.integers(3, 8))
 def test_where_nothing_shrinks_and_nothing_is_learnt_states_are_those_of_one_pass(
     scene: Scene, full: int, decayed: int, count: int
@@ -192,6 +195,7 @@ def test_where_nothing_shrinks_and_nothing_is_learnt_states_are_those_of_one_pas
         check_equal([states], [once[unit.first : unit.last]])
 
 
+@examples(max_examples=30)
 @given(scene=scenes(), count=st.integers(4, 9), epoch=st.integers(0, 9), warmup=st.booleans())
 def test_states_of_one_part_of_a_split_sequence_do_not_know_the_other(
     scene: Scene, count: int, epoch: int, warmup: bool
