@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from timeloom.kernels.norms import Norm
-from timeloom.nn.model import Model, View
+from timeloom.nn.model import Model, View, best_of
 
 T = TypeVar("T")
 # No size of a layer: rows of nodes are known by their number.
@@ -85,6 +85,10 @@ class _Watched(View):
         """Note what is summed."""
         self.sums.append(Sum(norm, x_NF.shape[1], x_NF is self._inputs))
         return x_NF.clone()
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and scores of the nodes that score highest."""
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say what the real view will say."""

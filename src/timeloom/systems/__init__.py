@@ -7,8 +7,9 @@ import difflib
 from timeloom.errors import BadConfig
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
+from timeloom.systems.vertex import vertex
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(),)}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(), vertex())}
 
 
 def preset_of(name: str) -> Preset:

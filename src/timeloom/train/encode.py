@@ -111,7 +111,7 @@ class Encoder:
 
     def encode(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
         """Return what is made of some snapshots for the nodes that are wanted."""
-        if not self.asked.by_node:
+        if not (self.asked.by_node and self._feed.holding.holds_all):
             return self._each(times, wanted, chain=False)
         mode = self.mode(times) if all(mask is None for mask in wanted) else "versions"
         return self._by_table(times, wanted) if mode == "versions" else self._each(times, wanted, chain=mode == "delta")
@@ -119,7 +119,7 @@ class Encoder:
     def mode(self, times: tuple[int, ...]) -> Mode:
         """Return how the rows of a window are made; the first time it is decided."""
         # One snapshot shares nothing. What is scored must not depend on how it was cut, nor on what comes after.
-        if len(times) == 1 or not torch.is_grad_enabled():
+        if len(times) == 1 or not (torch.is_grad_enabled() and self._feed.holding.holds_all):
             return "full"
         if (known := self.chosen.get(times)) is not None:
             return known
@@ -132,7 +132,7 @@ class Encoder:
     def sizes(self, times: tuple[int, ...]) -> Sizes:
         """Return how large a window is by each way to its rows."""
         feed, asked = self._feed, self.asked
-        views, rows = [feed.view(t) for t in times], [feed.rows(t) for t in times]
+        views, rows = [feed.whole_view(t) for t in times], [feed.rows(t) for t in times]
         table = make_table(views, rows, asked, (None,) * len(views), shares=True)
         # Every row of a whole table hears whom its node hears where it was first.
         degrees = [np.diff(view.edges.into.starts_M.cpu().numpy()) for view in views]
@@ -144,7 +144,7 @@ class Encoder:
             if asked.attended:
                 entries[None] = sum(self._steps.attention(t, self_loops=True).num_entries for t in later)
         edges = tuple(len(view.edges) for view in views)
-        return Sizes(feed.graph.num_nodes, edges, len(table), heard, entries)
+        return Sizes(feed.num_nodes, edges, len(table), heard, entries)
 
     def _each(self, times: tuple[int, ...], wanted: Wanted, *, chain: bool) -> Encoded:
         feed, parts, maps = self._feed, list[Rows](), list[Maps]()
@@ -176,7 +176,7 @@ class Encoder:
 
     def _make_table(self, times: tuple[int, ...], wanted: Wanted) -> _Table:
         feed, shares = self._feed, self._forced != "full"
-        views, inputs = [feed.view(t) for t in times], [feed.rows(t) for t in times]
+        views, inputs = [feed.whole_view(t) for t in times], [feed.rows(t) for t in times]
         rows = make_table(views, inputs, self.asked, wanted, shares=shares)
         view = TableView(rows, views, self.asked)
         place_TN = torch.from_numpy(rows.place_TN).to(feed.device)

@@ -19,7 +19,7 @@ from timeloom.kernels.aggregate import aggregate
 from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
 from timeloom.kernels.norms import Norm, Scales, scales_of
-from timeloom.nn.model import View
+from timeloom.nn.model import View, best_of
 
 T = TypeVar("T")
 
@@ -59,6 +59,10 @@ class WholeView(View):
         if norm not in self._scales:
             self._scales[norm] = scales_of(norm, self.directed(norm), self.alive_N, self.dtype)
         return self._scales[norm]
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and scores of the nodes that score highest."""
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say that nothing is at hand."""

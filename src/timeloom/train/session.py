@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
 from timeloom.train.goals import make_goal
 from timeloom.train.goals.goal import Draw, Goal
+from timeloom.train.holding import HOLDS_ALL, Holding, divided
 from timeloom.train.ranks import device_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
@@ -37,6 +39,7 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.flo
 _WEIGHTS_STREAM, _UNIT_STREAM = 11, 12
 # Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
 _SMALL = 1 << 18
+_DRAWING = threading.Lock()
 
 
 class Stopped(BaseException):
@@ -122,16 +125,17 @@ def open_session(
     if device.type == "cpu":
         keep_memory()
     dtype = _DTYPES[settings.train.precision]
+    split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=settings.window.length + settings.task.ahead + 2,
+        at_hand=settings.window.length + settings.task.ahead + 2, holding=_holding(settings, graph, split, world),
     )  # fmt: skip
-    split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+    # Ranks that are threads of one process share torch's generator.
+    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
@@ -157,6 +161,13 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
     return dataclasses.replace(
         split, train_stop=max(1, min(round(settings.live.warmup * split.test_stop), split.train_stop))
     )
+
+
+def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
+    """Collective. Return what of the graph is on this rank."""
+    if world.size == 1 or settings.system.divide != "nodes":
+        return HOLDS_ALL
+    return divided(graph, split.train_stop, settings.system.partition, world)
 
 
 def _cache_bytes(settings: RunSettings, world: World) -> int:

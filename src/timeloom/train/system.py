@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from timeloom.errors import BadConfig
+from timeloom.plan.partition.choose import PartitionSettings
 
 Divide = Literal["windows", "time", "nodes"]
 
@@ -17,6 +18,8 @@ class SystemSettings:
     name: str = "none"  # what the decisions below are called
     divide: Divide = "windows"
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    """Who owns a node, where nodes are divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from timeloom.nn.model import Model, PerNode, RowModel, State, View, remember, r
 from timeloom.nn.stack import layers_of
 from timeloom.nn.watch import Asked, watch
 from timeloom.plan.types import Unit
-from timeloom.train.demand import Reads, Wanted, encoded_rows, read_outputs, rows_below
+from timeloom.train.demand import Reads, Wanted, encoded_rows, read_by_any, read_outputs, rows_below
 from timeloom.train.encode import Encoded, Encoder, encode_above, is_nobody
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Seen
@@ -50,7 +50,7 @@ class Carry:
 def first_carry(model: Model, feed: Feed) -> Carry:
     """Return what there is before the first snapshot."""
     like = next(model.parameters())
-    size = feed.graph.num_nodes
+    size = feed.num_nodes
     return Carry(
         start(model.memory(), size, like),
         torch.zeros(size, model.out_size, dtype=like.dtype, device=like.device),
@@ -148,8 +148,10 @@ class Walker:
         key = (unit, reads is None)
         if (known := self._demands.get(key)) is not None:
             return known
-        alive_T = [self.feed.snapshot(t).alive for t in range(unit.first, unit.last)]
+        alive_T = [self.feed.alive(t) for t in range(unit.first, unit.last)]
         outputs, encoded = [read_outputs(unit, alive_T, reads, hold=self._hold)], list[Wanted]()
+        if not self.feed.holding.holds_all:
+            outputs = [read_by_any(outputs[0], self.feed.holding)]
         for layer, asked in zip(reversed(self._layers), reversed(self._asked), strict=True):
             encoded.append(encoded_rows(layer, outputs[-1], unit))
             outputs.append(rows_below(asked, encoded[-1], partial(self._heard, asked, unit.first), alive_T))
@@ -157,7 +159,7 @@ class Walker:
         return found
 
     def _heard(self, asked: Asked, first: int, place: int) -> list[Heard]:
-        view = self.feed.view(first + place)
+        view = self.feed.whole_view(first + place)
         return [heard(view, reverse=reverse) for reverse in asked.directions]
 
     def _encode_above(self, layer: Model, unit: Unit, below: list[Tensor], wanted: Wanted) -> Encoded:
@@ -180,7 +182,7 @@ class Walker:
             walked = walk_window(window, begin, self._pool)
         given = [state[0].new_zeros(0, layer.out_size)] * len(outputs)
         for place, out in zip(wanted, walked.outputs, strict=True):
-            given[place] = out if nodes is None else spread_out(out, nodes, self.feed.graph.num_nodes)
+            given[place] = out if nodes is None else spread_out(out, nodes, self.feed.num_nodes)
         return _Remembered(given, state if walked.kept is None else walked.kept)
 
     def _sight(self, t: int, encoded: Encoded, place: int) -> Sight:
@@ -192,7 +194,7 @@ class Walker:
 
     def _step_by_step(self, layer: Model, unit: Unit, encoded: Encoded, state: State) -> _Remembered:
         """Take a layer's memory over the window, snapshot by snapshot."""
-        size, of_nodes = self.feed.graph.num_nodes, [isinstance(slot, PerNode) for slot in layer.memory()]
+        size, of_nodes = self.feed.num_nodes, [isinstance(slot, PerNode) for slot in layer.memory()]
         if any(of_nodes) and (nodes := encoded.nodes_T[0]) is not None:
             # The same nodes at all times, and nothing is kept: their states are all there is.
             state = tuple(

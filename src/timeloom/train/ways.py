@@ -22,7 +22,7 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
     """Return the costs to go by, whether sums of input rows are kept, and whether layers should make use of that."""
     costs = read_costs(feed.device, torch.get_num_threads())
     keeps = settings.reuse.cache != "off"
-    rows_bytes = feed.graph.num_nodes * feed.num_features * feed.dtype.itemsize
+    rows_bytes = feed.num_nodes * feed.num_features * feed.dtype.itemsize
     plain, first = (watch(layer, feed.num_features, keeps_sums=keeps) for keeps in (False, True))
     _refuse_impossible(settings, feed, plain)
     norms = len({one.norm for one in first.sums if one.of_inputs})
@@ -30,7 +30,7 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
     # Half of the memory: views, tables and labels are kept in it, too.
     free = keeps and needed <= feed.room[0] // 2 + settings.reuse.disk_bytes
     edges = len(feed.view(split.train_stop - 1).edges)
-    sizes = Sizes(feed.graph.num_nodes, (edges,), feed.graph.num_nodes, edges, None)
+    sizes = Sizes(feed.num_nodes, (edges,), feed.num_nodes, edges, None)
     without = Decided(costs=costs, keeps=keeps, free=free, sums_first=False)
     with_sums = Decided(costs=costs, keeps=keeps, free=free, sums_first=True)
     gains = predicted(sizes, first, with_sums)["full"] < predicted(sizes, plain, without)["full"]
@@ -55,8 +55,9 @@ def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decide
     """Return what takes the model over windows, with everything that it may keep."""
     reuse = settings.reuse
     aggregates = Aggregates(
-        room=feed.room, disk_bytes=reuse.disk_bytes, keeps=decided.keeps, comes_first=decided.sums_first
-    )
+        room=feed.room, disk_bytes=reuse.disk_bytes, keeps=decided.keeps, comes_first=decided.sums_first,
+        holding=feed.holding,
+    )  # fmt: skip
     forced = None if reuse.mode == "auto" else reuse.mode
     encoder = Encoder(layers_of(model)[0][0], feed, aggregates, decided=decided, forced=forced)
     bf16 = settings.train.precision == "bf16"

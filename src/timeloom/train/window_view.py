@@ -78,6 +78,10 @@ class WindowView(View):
             self._place
         ]
 
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the base's."""
+        return self._base.best(x_NF, scores_N, count)
+
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say whether sums of the input rows are kept (also where this one will only be made now: SPEC D2.6)."""
         return x_NF is self._inputs and self._aggregates.comes_first
@@ -124,6 +128,10 @@ class SilentView(View):
         """Return no rows."""
         return x_NF[:0]
 
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the base's."""
+        return self._base.best(x_NF, scores_N, count)
+
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say so: no rows cost nothing."""
         return True
@@ -158,6 +166,10 @@ class SomeNodes(View):
         self.all_alive = base.all_alive or bool(self.alive_N.all())
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
+        """Not here."""
+        raise AssertionError(_READS_OTHERS)
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Not here."""
         raise AssertionError(_READS_OTHERS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from timeloom.train.part import PartWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
 from timeloom.train.worker import Worker
@@ -9,4 +10,4 @@ from timeloom.train.worker import Worker
 
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
-    return WholeWorker(session)
+    return WholeWorker(session) if session.feed.holding.holds_all else PartWorker(session)

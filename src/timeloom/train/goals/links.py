@@ -70,7 +70,8 @@ class LinkGoal(Goal):
 
     def _positives(self, t: int) -> Int64s:
         """Return the sorted keys of all pairs linked `horizon` after snapshot t, without self loops."""
-        return self._feed.remembered("links", t + self._task.ahead, _links)
+        later = t + self._task.ahead
+        return self._feed.remembered("links", later, lambda: _links(self._feed.snapshot(later)))
 
     def _candidates(self, t: int) -> Int64s:
         """Return the nodes that an edge led to up to snapshot t (where there are none yet: all)."""
