@@ -72,8 +72,8 @@ def edges_in(own: OwnNodes, snapshot: Snapshot, *, reverse: bool) -> EdgesIn:
         sources, targets, into_N, out_of_N = targets, sources, out_of_N, into_N
     is_source, is_target = owner_N[sources] == own.rank, owner_N[targets] == own.rank
     arriving, leaving = is_target & ~is_source, is_source & ~is_target
-    halo_H, received = _by_rank(sources[arriving], owner_N[sources[arriving]], own.owners)
-    wanted_S, sent = _by_rank(sources[leaving], owner_N[targets[leaving]], own.owners)
+    halo_H, received = by_rank(sources[arriving], owner_N[sources[arriving]], own.owners)
+    wanted_S, sent = by_rank(sources[leaving], owner_N[targets[leaving]], own.owners)
     nodes_L = np.concatenate([own.nodes_O, halo_H])
     place_N = np.empty(len(owner_N), np.int64)
     place_N[nodes_L] = np.arange(len(nodes_L))
@@ -91,7 +91,7 @@ def edges_in(own: OwnNodes, snapshot: Snapshot, *, reverse: bool) -> EdgesIn:
     )  # fmt: skip
 
 
-def _by_rank(nodes: Int64s, ranks: Int32s, owners: Owners) -> tuple[Int64s, tuple[int, ...]]:
+def by_rank(nodes: Int64s, ranks: Int32s, owners: Owners) -> tuple[Int64s, tuple[int, ...]]:
     """Return the nodes of each rank, rank by rank and ascending, each once a rank, and how many each rank has."""
     pairs = np.unique(ranks.astype(np.int64) * owners.num_nodes + nodes)
     num_nodes = max(owners.num_nodes, 1)
