@@ -38,7 +38,7 @@ def best_of_all(
     sent = mine.index_select(0, chosen_C[rank_C == world.rank] % count)
     rows = torch.cat([x_OF.index_select(0, sent), scores_O.index_select(0, sent)[:, None]], 1)
     came = crossing.swap(
-        rows.repeat(world.size, 1), sent=(len(sent),) * world.size, received=received, name="best"
+        rows.repeat(world.size, 1), sent=(len(sent),) * world.size, received=received, name="halo/best"
     )  # fmt: skip
     # They came rank by rank, and of each rank in the order of the chosen.
     place_C = torch.empty_like(chosen_C)

@@ -25,7 +25,7 @@ class Crossing:
 
     def start_halo(self, halo: Halo, own_OF: Tensor, name: str) -> Flight:
         """Collective. Begin to send others the own rows that they want."""
-        return start_halo(self.world, halo, own_OF, f"halo/{name}")
+        return start_halo(self.world, halo, own_OF, name)
 
     def finish_halo(self, flight: Flight) -> Tensor:
         """Collective. Return the rows of the halo."""
@@ -33,7 +33,7 @@ class Crossing:
 
     def swap(self, rows_S: Tensor, *, sent: tuple[int, ...], received: tuple[int, ...], name: str) -> Tensor:
         """Collective. Send ``sent[r]`` rows to rank r, in order; return what came, by rank."""
-        route = Route(self.world, f"halo/{name}", sent, received)
+        route = Route(self.world, name, sent, received)
         return self._noted(land(depart(rows_S, route)))
 
     def tied(self, loss: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Shape letters: T snapshots of a window, N nodes, M nodes whose rows are read, R 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from timeloom.kernels.front import Affine, mapped
 from timeloom.kernels.norms import Norm
 from timeloom.kernels.versions import Bools
 from timeloom.nn.model import Model, RowModel, Rows, View
-from timeloom.nn.watch import Asked, watch
+from timeloom.nn.watch import Asked, Opening, watch
 from timeloom.train.aggregates import Aggregates
 from timeloom.train.choose import Decided, Mode, Sizes, least, predicted
 from timeloom.train.demand import Wanted
@@ -106,6 +106,7 @@ class Encoder:
         self.asked: Asked = watch(layer, feed.num_features, keeps_sums=decided.sums_first)
         self._tables = Kept[Any, _Table](feed.room)
         self._steps = Steps(feed)
+        self._opening = self.asked.opening if feed.holding.overlaps else None
         self.chosen: dict[tuple[int, ...], Mode] = {}
         """How the rows of each window are made."""
 
@@ -147,18 +148,15 @@ class Encoder:
         return Sizes(feed.num_nodes, edges, len(table), heard, entries)
 
     def _each(self, times: tuple[int, ...], wanted: Wanted, *, chain: bool) -> Encoded:
-        feed, parts, maps = self._feed, list[Rows](), list[Maps]()
+        feed = self._feed
         chain = chain and _follow_each_other(times)
         shared = Shared(self._steps.chain(times[0], times[-1] + 1) if chain else None)
-        for place, t in enumerate(times):
-            inputs = feed.rows(t)
-            view: View = WindowView(
-                feed.view(t), inputs, shared, aggregates=self.aggregates, key=(t,), place=place
-            )  # fmt: skip
-            rows, left = self._make(SilentView(view) if is_nobody(wanted[place]) else view, inputs)
-            parts.append(rows)
-            maps.append(left)
-        return Encoded(tuple(parts), maps[0], None, tuple(nobody_of(mask, feed.device) for mask in wanted))
+        inputs = [feed.rows(t) for t in times]
+        views = (
+            WindowView(feed.view(t), inputs[place], shared, aggregates=self.aggregates, key=(t,), place=place)
+            for place, t in enumerate(times)
+        )
+        return _one_by_one(self._make, views, inputs, wanted, opening=self._opening)
 
     def _by_table(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
         key = (*times, *(None if mask is None else xxhash.xxh3_128_digest(mask.tobytes()) for mask in wanted))
@@ -202,12 +200,40 @@ def nodes_of(mask_N: Bools | None, device: torch.device) -> Tensor | None:
     return None if mask_N is None else torch.from_numpy(np.flatnonzero(mask_N)).to(device)
 
 
-def encode_above(layer: Model, views: Sequence[View], inputs: Sequence[Tensor], wanted: Wanted) -> Encoded:
+def encode_above(
+    layer: Model, views: Sequence[View], inputs: Sequence[Tensor], wanted: Wanted, *, opening: Opening | None
+) -> Encoded:  # fmt: skip
     """Return what a layer above the first makes of what the layer below gave."""
-    make, parts, maps = make_of(layer), list[Rows](), list[Maps]()
-    for view, x_NF, mask in zip(views, inputs, wanted, strict=True):
+    nothing = Aggregates(room=[0], disk_bytes=0, keeps=False, comes_first=False)
+    windowed = (
+        WindowView(view, x_NF, Shared(None), aggregates=nothing, key=(), place=place)
+        for place, (view, x_NF) in enumerate(zip(views, inputs, strict=True))
+    )
+    return _one_by_one(make_of(layer), windowed, inputs, wanted, opening=opening)
+
+
+def _one_by_one(
+    make: Make, views: Iterable[WindowView], inputs: Sequence[Tensor], wanted: Wanted, *, opening: Opening | None
+) -> Encoded:  # fmt: skip
+    """Return what is made of snapshots, each by itself."""
+    parts, maps = list[Rows](), list[Maps]()
+    for view, x_NF, mask in zip(_begun(views, wanted, opening), inputs, wanted, strict=True):
         rows, left = make(SilentView(view) if is_nobody(mask) else view, x_NF)
         parts.append(rows)
         maps.append(left)
-    device = views[0].alive_N.device
+    device = inputs[0].device
     return Encoded(tuple(parts), maps[0], None, tuple(nobody_of(mask, device) for mask in wanted))
+
+
+def _begun(views: Iterable[WindowView], wanted: Wanted, opening: Opening | None) -> Iterator[WindowView]:
+    """Yield views; with an opening, what a snapshot asks of other ranks travels while the one before is computed."""
+    if opening is None:
+        yield from views
+        return
+    before: list[WindowView] = []
+    for view, mask in zip(views, wanted, strict=True):
+        if not is_nobody(mask):
+            view.begin(opening)
+        yield from before
+        before = [view]
+    yield from before

@@ -17,12 +17,13 @@ from timeloom.dist.collectives import World
 from timeloom.graph.keys import Float64s
 from timeloom.graph.snapshot import NodeFacts, Snapshot
 from timeloom.graph.tasks import GraphLike
-from timeloom.plan.partition.choose import PartitionSettings, partition
+from timeloom.plan.partition.choose import partition
 from timeloom.plan.partition.own import OwnNodes, nodes_in
 from timeloom.plan.partition.owners import Owners
 from timeloom.train.crossing import Crossing
 from timeloom.train.localise import WholeView
 from timeloom.train.part_view import PartView
+from timeloom.train.system import SystemSettings
 
 D = TypeVar("D", bound=np.generic)
 
@@ -32,6 +33,8 @@ class Holding(ABC):
 
     holds_all: bool
     """Every node is here, so that nothing has to be agreed on with others."""
+    overlaps: bool
+    """Rows of a halo are sent for before the snapshot before is computed."""
 
     @abstractmethod
     def count(self, num_nodes: int) -> int:
@@ -59,7 +62,7 @@ class Holding(ABC):
 class HoldsAll(Holding):
     """A rank that has every node."""
 
-    holds_all = True
+    holds_all, overlaps = True, False
 
     def count(self, num_nodes: int) -> int:
         """Return the number of all nodes."""
@@ -92,8 +95,8 @@ class HoldsOwn(Holding):
 
     holds_all = False
 
-    def __init__(self, nodes: OwnNodes, world: World) -> None:
-        self.nodes, self.world, self.crossing = nodes, world, Crossing(world)
+    def __init__(self, nodes: OwnNodes, world: World, *, overlaps: bool) -> None:
+        self.nodes, self.world, self.crossing, self.overlaps = nodes, world, Crossing(world), overlaps
 
     def count(self, num_nodes: int) -> int:
         """Return how many nodes are owned."""
@@ -119,8 +122,11 @@ class HoldsOwn(Holding):
         return self.world.all_reduce(told, f"control/{name}").numpy()
 
 
-def divided(graph: GraphLike, train_stop: int, settings: PartitionSettings, world: World) -> Holding:
+def divided(graph: GraphLike, train_stop: int, settings: SystemSettings, world: World) -> Holding:
     """Collective. Return the part of a graph that each rank holds; the first rank finds the owners."""
-    owners = partition(graph, train_stop, world.size, settings).owner_N if world.rank == 0 else np.empty(0, np.int32)
-    told = np.frombuffer(world.broadcast_bytes(owners.tobytes(), "control/owners"), np.int32)
-    return HoldsOwn(OwnNodes(Owners(owner_N=told.copy(), num_ranks=world.size, name=settings.by), world.rank), world)
+    chosen, owner_N = settings.partition, np.empty(0, np.int32)
+    if world.rank == 0:
+        owner_N = partition(graph, train_stop, world.size, chosen).owner_N
+    told = np.frombuffer(world.broadcast_bytes(owner_N.tobytes(), "control/owners"), np.int32).copy()
+    owners = Owners(owner_N=told, num_ranks=world.size, name=chosen.by)
+    return HoldsOwn(OwnNodes(owners, world.rank), world, overlaps=settings.overlap)

@@ -81,7 +81,7 @@ class PartMeeting(Meeting):
             # A rank without nodes may hold no row that was learnt, but gradients travel on all ranks or on none.
             out_NH = tie(out_NH, (out_NH.new_empty(0, requires_grad=True),))
         wanted = torch.from_numpy(own.place_N[wanted_S]).to(out_NH.device)
-        came = crossing.swap(out_NH.index_select(0, wanted), sent=sent, received=received, name="pairs")
+        came = crossing.swap(out_NH.index_select(0, wanted), sent=sent, received=received, name="halo/pairs")
         place_N = np.empty(len(owner_N), np.int64)
         place_N[own.nodes_O], place_N[halo_H] = np.arange(len(own)), len(own) + np.arange(len(halo_H))
         mine = np.flatnonzero(is_source)

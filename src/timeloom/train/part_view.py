@@ -63,7 +63,7 @@ class PartView(View):
         self._again, self._device = again, device
         self._sides = {False: self._side_of(edges_in(own, snapshot, reverse=False))}
         self._scales: dict[Norm, Scales] = {}
-        self._begun: dict[tuple[int, bool], tuple[Tensor, Flight]] = {}
+        self._begun: dict[tuple[int, bool], tuple[Tensor, Tensor, Flight]] = {}
 
     def _side_of(self, found: EdgesIn) -> _Side:
         halo = Halo(
@@ -102,23 +102,33 @@ class PartView(View):
             self._scales[norm] = scales_from(norm, side.into_L, side.out_of_L, side.alive_L, self.dtype)
         return self._scales[norm]
 
-    def begin(self, x_NF: Tensor, *, reverse: bool) -> None:
-        """Collective. Send for the halo's rows of what will be summed next, so that they travel in the meantime."""
-        assert (id(x_NF), reverse) not in self._begun, "an exchange is begun once"
-        flight = self.crossing.start_halo(self._side(reverse).halo, x_NF, _name(reverse))
-        # The rows are kept, so that no others can have their id.
-        self._begun[id(x_NF), reverse] = (x_NF, flight)
+    def begin(self, made: Tensor | tuple[Tensor, ...], norm: Norm | None) -> None:
+        """Collective. Send for the halo's rows of what `aggregate` (or `attend`) will be given next."""
+        if norm is None:
+            value_NHD, sent_NH, _ = made
+            self._begin(value_NHD, _packed(value_NHD, sent_NH), reverse=False)
+        else:
+            assert isinstance(made, Tensor), "rows are summed one by one"
+            self._begin(made, made, reverse=norm.reverse)
 
-    def with_halo(self, x_NF: Tensor, *, reverse: bool) -> Tensor:
+    def _begin(self, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> None:
+        assert (id(key), reverse) not in self._begun, "an exchange is begun once"
+        name = "halo/against" if reverse else "halo/along"
+        flight = self.crossing.start_halo(self._side(reverse).halo, rows_NF, name)
+        # The key is kept, so that no other tensor can have its id.
+        self._begun[id(key), reverse] = (key, rows_NF, flight)
+
+    def _with_halo(self, key: Tensor, *, reverse: bool) -> Tensor:
         """Collective. Return [L, F]: own rows, then those of the halo."""
-        if (id(x_NF), reverse) not in self._begun:
-            self.begin(x_NF, reverse=reverse)
-        _, flight = self._begun.pop((id(x_NF), reverse))
-        return torch.cat([x_NF, self.crossing.finish_halo(flight)])
+        _, rows_NF, flight = self._begun.pop((id(key), reverse))
+        return torch.cat([rows_NF, self.crossing.finish_halo(flight)])
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Collective. Return ``P_t x`` of own nodes."""
-        rows_LF, side = self.with_halo(x_NF, reverse=norm.reverse), self._side(norm.reverse)
+        side = self._side(norm.reverse)
+        if (id(x_NF), norm.reverse) not in self._begun:
+            self._begin(x_NF, x_NF, reverse=norm.reverse)
+        rows_LF = self._with_halo(x_NF, reverse=norm.reverse)
         return aggregate(side.edges, self.scales(norm), rows_LF)[: self.num_nodes]
 
     def attend(
@@ -126,7 +136,9 @@ class PartView(View):
     ) -> Tensor:
         """Collective. Return the neighbours' values weighed by a softmax; they come with how much is made of them."""
         side, (heads, size) = self._side(False), value_NHD.shape[1:]
-        rows = self.with_halo(torch.cat([value_NHD.flatten(1), sent_NH], 1), reverse=False)
+        if (id(value_NHD), False) not in self._begun:
+            self._begin(value_NHD, _packed(value_NHD, sent_NH), reverse=False)
+        rows = self._with_halo(value_NHD, reverse=False)
         value, sent = torch.split(rows, [heads * size, heads], 1)
         # Nobody sends to the halo, so what it makes of others does not matter.
         received = torch.cat([received_NH, received_NH.new_zeros(len(rows) - self.num_nodes, heads)])
@@ -166,5 +178,6 @@ READS_EDGES = (
 )
 
 
-def _name(reverse: bool) -> str:
-    return "against" if reverse else "along"
+def _packed(value_NHD: Tensor, sent_NH: Tensor) -> Tensor:
+    """Return values and how much nodes make of themselves side by side: they travel together."""
+    return torch.cat([value_NHD.flatten(1), sent_NH], 1)

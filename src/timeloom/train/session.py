@@ -31,6 +31,7 @@ from timeloom.train.goals import make_goal
 from timeloom.train.goals.goal import Draw, Goal
 from timeloom.train.holding import HOLDS_ALL, Holding, divided
 from timeloom.train.ranks import device_of
+from timeloom.train.serve import refuse_unserved
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
 from timeloom.train.ways import decide, make_walker
@@ -138,6 +139,7 @@ def open_session(
     with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
+    refuse_unserved(settings, feed, model)
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
@@ -167,7 +169,7 @@ def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World
     """Collective. Return what of the graph is on this rank."""
     if world.size == 1 or settings.system.divide != "nodes":
         return HOLDS_ALL
-    return divided(graph, split.train_stop, settings.system.partition, world)
+    return divided(graph, split.train_stop, settings.system, world)
 
 
 def _cache_bytes(settings: RunSettings, world: World) -> int:
@@ -189,8 +191,12 @@ def keyed_torch(*key: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
-    """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank."""
-    with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last):
+    """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank.
+
+    Ranks that go over the same window, each its own nodes' rows, draw apart.
+    """
+    apart = () if session.feed.holding.holds_all else (session.world.rank,)
+    with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last, *apart):
         yield
 
 

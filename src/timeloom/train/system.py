@@ -20,6 +20,7 @@ class SystemSettings:
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
     partition: PartitionSettings = field(default_factory=PartitionSettings)
     """Who owns a node, where nodes are divided."""
+    overlap: bool = True  # nodes: the rows that a snapshot needs of others travel while the one before is computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ class Walker:
             end = begin + len(layer.memory())
             state = carry.state[begin:end]
             if depth:
-                encoded = self._encode_above(layer, unit, outputs, demand.encoded[depth])
+                encoded = self._encode_above(depth, unit, outputs, demand.encoded[depth])
             elif groups is not None:
                 encoded = groups.of(unit)
             else:
@@ -162,9 +162,11 @@ class Walker:
         view = self.feed.whole_view(first + place)
         return [heard(view, reverse=reverse) for reverse in asked.directions]
 
-    def _encode_above(self, layer: Model, unit: Unit, below: list[Tensor], wanted: Wanted) -> Encoded:
+    def _encode_above(self, depth: int, unit: Unit, below: list[Tensor], wanted: Wanted) -> Encoded:
         inputs = [dropout(rows, self._dropout, self.model.training) for rows in below]
-        return encode_above(layer, [self.feed.view(t) for t in range(unit.first, unit.last)], inputs, wanted)
+        views = [self.feed.view(t) for t in range(unit.first, unit.last)]
+        opening = self._asked[depth].opening if self.feed.holding.overlaps else None
+        return encode_above(self._layers[depth], views, inputs, wanted, opening=opening)
 
     def _in_blocks(
         self, layer: RowModel, unit: Unit, encoded: Encoded, state: State, outputs: Wanted

@@ -39,6 +39,11 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
 
 def _refuse_impossible(settings: RunSettings, feed: Feed, asked: Asked) -> None:
     mode, name = settings.reuse.mode, settings.model.name
+    if mode in ("delta", "versions") and not feed.holding.holds_all:
+        raise BadConfig(
+            f"reuse.mode={mode} shares rows between snapshots, which need other halos each where nodes are divided "
+            "(system.divide=nodes): use --set reuse.mode=full or auto, or --system psg"
+        )
     if mode == "delta" and not feed.unchanging:
         raise BadConfig(
             f"reuse.mode=delta needs features that are the same in all snapshots, but inputs.features={feed.features} "
