@@ -22,7 +22,7 @@ def best_of_all(
     (x_OF, scores_O), world = rows_and_scores, crossing.world
     mine = torch.sort(scores_O.detach().masked_fill(~alive_O, -torch.inf), descending=True, stable=True).indices
     mine = mine[: min(count, int(alive_O.sum()))]
-    nodes = torch.from_numpy(own.nodes_O).to(mine.device).index_select(0, mine)
+    nodes = torch.from_numpy(own.nodes).to(mine.device).index_select(0, mine)
     told_K2 = torch.full((count, 2), -torch.inf, dtype=torch.float64, device=mine.device)
     told_K2[: len(mine), 0] = scores_O.detach().index_select(0, mine).double()
     told_K2[: len(mine), 1] = nodes.double()

@@ -104,7 +104,7 @@ class HoldsOwn(Holding):
 
     def own(self, rows: NDArray[D]) -> NDArray[D]:
         """Return the rows of own nodes."""
-        return rows[self.nodes.nodes_O]
+        return rows[self.nodes.nodes]
 
     def facts(self, snapshot: Snapshot) -> NodeFacts:
         """Return what is known of own nodes; their degrees count all edges."""

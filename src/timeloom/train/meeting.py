@@ -54,8 +54,8 @@ class WholeMeeting(Meeting):
 
     def meet(self, out_NH: Tensor, sources_P: Int64s, targets_P: Int64s) -> Met:
         """Return all pairs."""
-        ends = (torch.from_numpy(np.ascontiguousarray(side)).to(out_NH.device) for side in (sources_P, targets_P))
-        return Met(out_NH, *ends, np.arange(len(sources_P)))
+        source_P, target_P = _as_tensors(sources_P, targets_P, out_NH)
+        return Met(out_NH, source_P, target_P, np.arange(len(sources_P)))
 
     def of_all(self, values_Q: Float64s, met: Met, num_pairs: int) -> Float64s:
         """Return them as they are."""
@@ -80,13 +80,13 @@ class PartMeeting(Meeting):
         if torch.is_grad_enabled() and not out_NH.requires_grad:
             # A rank without nodes may hold no row that was learnt, but gradients travel on all ranks or on none.
             out_NH = tie(out_NH, (out_NH.new_empty(0, requires_grad=True),))
-        wanted = torch.from_numpy(own.place_N[wanted_S]).to(out_NH.device)
+        wanted = torch.from_numpy(own.places[wanted_S]).to(out_NH.device)
         came = crossing.swap(out_NH.index_select(0, wanted), sent=sent, received=received, name="halo/pairs")
         place_N = np.empty(len(owner_N), np.int64)
-        place_N[own.nodes_O], place_N[halo_H] = np.arange(len(own)), len(own) + np.arange(len(halo_H))
+        place_N[own.nodes], place_N[halo_H] = np.arange(len(own)), len(own) + np.arange(len(halo_H))
         mine = np.flatnonzero(is_source)
-        ends = (torch.from_numpy(place_N[side[mine]]).to(out_NH.device) for side in (sources_P, targets_P))
-        return Met(torch.cat([out_NH, came]), *ends, mine)
+        source_Q, target_Q = _as_tensors(place_N[sources_P[mine]], place_N[targets_P[mine]], out_NH)
+        return Met(torch.cat([out_NH, came]), source_Q, target_Q, mine)
 
     def of_all(self, values_Q: Float64s, met: Met, num_pairs: int) -> Float64s:
         """Collective. Return the values of all ranks: adding zeros changes none of them."""
@@ -99,3 +99,7 @@ def meeting_of(holding: Holding) -> Meeting:
     """Return how ends of pairs meet on this rank."""
     return PartMeeting(holding) if isinstance(holding, HoldsOwn) else WholeMeeting()
 
+
+def _as_tensors(sources: Int64s, targets: Int64s, like: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.from_numpy(np.stack([sources, targets])).to(like.device)
+    return both[0], both[1]

@@ -91,7 +91,7 @@ class PartWorker(Worker):
 
     def own(self, carry: Carry) -> Carry:
         """Return the rows of own nodes."""
-        nodes_O = torch.from_numpy(self._holding.nodes.nodes_O).to(self.session.device)
+        nodes_O = torch.from_numpy(self._holding.nodes.nodes).to(self.session.device)
         return self._each_row(carry, lambda rows: rows.index_select(0, nodes_O))
 
     def _each_row(self, carry: Carry, change: Callable[[Tensor], Tensor]) -> Carry:

@@ -57,7 +57,7 @@ class PartView(View):
     ) -> None:  # fmt: skip
         self.t, self.num_nodes = snapshot.t, len(own)
         self.dtype, self.crossing, self.own = dtype, crossing, own
-        alive = snapshot.alive[own.nodes_O]
+        alive = snapshot.alive[own.nodes]
         self.alive_N = torch.from_numpy(alive).to(device)
         self.all_alive = bool(alive.all())
         self._again, self._device = again, device
@@ -144,7 +144,7 @@ class PartView(View):
         received = torch.cat([received_NH, received_NH.new_zeros(len(rows) - self.num_nodes, heads)])
         loop = torch.cat([self.alive_N, self.alive_N.new_zeros(len(rows) - self.num_nodes)]) if self_loops else None
         seen = attend(
-            side.edges, value.unflatten(1, (heads, size)).contiguous(), sent.contiguous(), received, loop_N=loop,
+            side.edges, value.reshape(-1, heads, size), sent.contiguous(), received, loop_N=loop,
             slope=slope,
         )  # fmt: skip
         return seen[: self.num_nodes]

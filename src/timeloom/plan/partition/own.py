@@ -29,12 +29,12 @@ class OwnNodes:
     rank: int
 
     @cached_property
-    def nodes_O(self) -> Int64s:
+    def nodes(self) -> Int64s:
         """The numbers of its nodes in the graph, ascending."""
         return self.owners.nodes_of(self.rank)
 
     @cached_property
-    def place_N(self) -> Int32s:
+    def places(self) -> Int32s:
         """The place of each node among those of its owner."""
         place_N = np.empty(self.owners.num_nodes, np.int32)
         for rank in range(self.owners.num_ranks):
@@ -43,7 +43,7 @@ class OwnNodes:
         return place_N
 
     def __len__(self) -> int:
-        return len(self.nodes_O)
+        return len(self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def edges_in(own: OwnNodes, snapshot: Snapshot, *, reverse: bool) -> EdgesIn:
     arriving, leaving = is_target & ~is_source, is_source & ~is_target
     halo_H, received = by_rank(sources[arriving], owner_N[sources[arriving]], own.owners)
     wanted_S, sent = by_rank(sources[leaving], owner_N[targets[leaving]], own.owners)
-    nodes_L = np.concatenate([own.nodes_O, halo_H])
+    nodes_L = np.concatenate([own.nodes, halo_H])
     place_N = np.empty(len(owner_N), np.int64)
     place_N[nodes_L] = np.arange(len(nodes_L))
     kept = np.flatnonzero(is_target)
@@ -83,7 +83,7 @@ def edges_in(own: OwnNodes, snapshot: Snapshot, *, reverse: bool) -> EdgesIn:
         kept = kept[np.argsort(targets[kept], kind="stable")]
     keys = snapshot.layout.pack(place_N[sources[kept]], place_N[targets[kept]], snapshot.types[kept])
     weights = None if snapshot.stored_weights is None else snapshot.stored_weights[kept]
-    alive = np.concatenate([snapshot.alive[own.nodes_O], np.ones(len(halo_H), np.bool_)])
+    alive = np.concatenate([snapshot.alive[own.nodes], np.ones(len(halo_H), np.bool_)])
     local = Snapshot(snapshot.t, len(nodes_L), snapshot.layout, keys, weights, alive)
     return EdgesIn(
         edges=local, received=received, wanted_S=place_N[wanted_S], sent=sent, into_L=into_N[nodes_L],
@@ -127,4 +127,4 @@ def nodes_in(own: OwnNodes, snapshot: Snapshot) -> NodesIn:
     """Return what is known of a rank's nodes in a snapshot."""
     degrees = snapshot.degrees()
     strengths = degrees if snapshot.stored_weights is None else snapshot.strengths()
-    return NodesIn(snapshot.alive[own.nodes_O], *(part[own.nodes_O] for part in (*degrees, *strengths)))
+    return NodesIn(snapshot.alive[own.nodes], *(part[own.nodes] for part in (*degrees, *strengths)))
