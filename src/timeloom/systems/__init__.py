@@ -11,6 +11,7 @@ from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
+from timeloom.systems.vertex import vertex
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
@@ -18,6 +19,7 @@ PRESETS: dict[str, Preset] = {
         psg(),
         esdg(),
         blad(),
+        vertex(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),

@@ -9,11 +9,12 @@ from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.settings import ModelSettings
 from timeloom.nn.stack import layers_of
-from timeloom.nn.watch import rows_are_of_nodes
+from timeloom.nn.watch import rows_are_of_nodes, watch
 from timeloom.train.settings import RunSettings
 from timeloom.train.system import SystemSettings
 
 _NUM_FEATURES = 4
+WHOLE = "use --system psg or esdg, which leave every rank all nodes"
 RELAY = "use --set system.time=relay, which hands whole states on"
 
 
@@ -26,6 +27,18 @@ def refusal(model: Model, system: SystemSettings) -> str | None:
         )
     if system.divide == "time" and system.time == "alltoall":
         return _not_by_nodes(model)
+    return _not_in_parts(model) if system.divide == "nodes" else None
+
+
+def _not_in_parts(model: Model) -> str | None:
+    """Return why ranks that have some of the nodes cannot train a model (None: they can)."""
+    layers, width = layers_of(model)[0], _NUM_FEATURES
+    for layer in layers:
+        if watch(layer, width).reads_edges:
+            return f"it reads edge_index, and a rank has the edges of its own nodes only: {WHOLE}"
+        width = layer.out_size
+    if model.sees_all and not model.asks_view:
+        return f"it takes all nodes of a snapshot together, and a rank has the rows of its own nodes only: {WHOLE}"
     return None
 
 

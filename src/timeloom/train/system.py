@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from timeloom.errors import BadConfig
+from timeloom.plan.partition.choose import PartitionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,9 @@ class SystemSettings:
     pipeline: bool = False
     """What a window is made of is computed beside what another one remembers, on two threads. Needs window.groups of 2
     or more to gain anything."""
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    """Who owns a node, where nodes are divided."""
+    overlap: bool = True  # nodes: the rows that a snapshot needs of others travel while the one before is computed
 
     def __post_init__(self) -> None:
         if self.recompute and self.pipeline:

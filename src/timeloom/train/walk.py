@@ -26,7 +26,7 @@ from timeloom.nn.stack import layers_of
 from timeloom.nn.watch import Asked, watch
 from timeloom.plan.batch.pieces import Piece, whole
 from timeloom.plan.types import Unit
-from timeloom.train.demand import Reads, Wanted, encoded_rows, read_outputs, rows_below
+from timeloom.train.demand import Reads, Wanted, encoded_rows, read_by_any, read_outputs, rows_below
 from timeloom.train.encode import Encoded, Encoder, encode_above, is_nobody
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Seen
@@ -52,7 +52,7 @@ class Carry:
 def first_carry(model: Model, feed: Feed) -> Carry:
     """Return what there is before the first snapshot."""
     like = next(model.parameters())
-    size = feed.graph.num_nodes
+    size = feed.num_nodes
     return Carry(
         start(model.memory(), size, like),
         torch.zeros(size, model.out_size, dtype=like.dtype, device=like.device),
@@ -187,8 +187,10 @@ class Walker:
         key = (unit, reads is None)
         if (known := self._demands.get(key)) is not None:
             return known
-        alive_T = [self.feed.snapshot(t).alive for t in range(unit.first, unit.last)]
+        alive_T = [self.feed.alive(t) for t in range(unit.first, unit.last)]
         outputs, encoded = [read_outputs(unit, alive_T, reads, hold=self.hold)], list[Wanted]()
+        if not self.feed.holding.holds_all:
+            outputs = [read_by_any(outputs[0], self.feed.holding)]
         for layer, asked in zip(reversed(self.layers), reversed(self._asked), strict=True):
             encoded.append(encoded_rows(layer, outputs[-1], unit))
             if len(encoded) < len(self.layers):
@@ -197,7 +199,7 @@ class Walker:
         return found
 
     def _heard(self, asked: Asked, first: int, place: int) -> list[Heard]:
-        view = self.feed.view(first + place)
+        view = self.feed.whole_view(first + place)
         return [heard(view, reverse=reverse) for reverse in asked.directions]
 
     def encode_above(self, depth: int, piece: Piece, below: list[Tensor], reads: Reads | None) -> Encoded:
@@ -205,7 +207,9 @@ class Walker:
         inputs = [dropout(rows, self._dropout, self.model.training) for rows in below]
         wanted = _of(piece, self.demand(piece.window, reads).encoded[depth])
         with self._profile.phase("encode"):
-            return encode_above(self.layers[depth], [self.feed.view(t) for t in piece.times], inputs, wanted)
+            views = [self.feed.view(t) for t in piece.times]
+            opening = self._asked[depth].opening if self.feed.holding.overlaps else None
+            return encode_above(self.layers[depth], views, inputs, wanted, opening=opening)
 
     def _in_blocks(
         self, layer: RowModel, piece: Piece, encoded: Encoded, state: State, outputs: Wanted
@@ -225,7 +229,7 @@ class Walker:
             walked = walk_window(window, begin, self.pool)
         given = [state[0].new_zeros(0, layer.out_size)] * len(outputs)
         for place, out in zip(wanted, walked.outputs, strict=True):
-            given[place] = out if nodes is None else spread_out(out, nodes, self.feed.graph.num_nodes)
+            given[place] = out if nodes is None else spread_out(out, nodes, self.feed.num_nodes)
         return Remembered(given, walked.state, state if walked.kept is None else walked.kept)
 
     def _sight(self, t: int, encoded: Encoded, place: int) -> Sight:
@@ -237,7 +241,7 @@ class Walker:
 
     def _step_by_step(self, layer: Model, piece: Piece, encoded: Encoded, state: State) -> Remembered:
         """Take a layer's memory over the window, snapshot by snapshot."""
-        size, of_nodes = self.feed.graph.num_nodes, [isinstance(slot, PerNode) for slot in layer.memory()]
+        size, of_nodes = self.feed.num_nodes, [isinstance(slot, PerNode) for slot in layer.memory()]
         if piece.starts and any(of_nodes) and (nodes := encoded.nodes_T[0]) is not None:
             # The same nodes at all times, and nothing is kept: their states are all there is.
             state = tuple(
