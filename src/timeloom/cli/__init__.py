@@ -17,6 +17,7 @@ from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.options import GIVEN
+from timeloom.cli.partition import partition
 from timeloom.cli.synth import synth
 from timeloom.cli.systems import systems
 from timeloom.cli.train import evaluate, models, predict, train
@@ -47,6 +48,7 @@ app.command(predict)
 app.command(models)
 app.command(systems)
 app.command(calibrate)
+app.command(partition)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,11 @@ class Unit:
     """The state before ``first`` is the start; else it is what an earlier unit kept."""
     keep: int = -1
     """The state after this snapshot is kept for the next unit (-1: none is)."""
+    chunks: tuple[int, ...] = ()
+    """How many chunks of every owner are computed of each snapshot, the first ones of the epoch's order; (): all."""
+    kept_from: tuple[int, ...] = ()
+    """After each snapshot, the states of its chunks from this number on are kept for the next unit, which computes the
+    ones before it again (`plan/batch/kept.py`); (): see `keep`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,8 @@ class Step:
     units: Mapping[int, tuple[Unit, ...]]
     """The units of each rank."""
     ends_epoch: bool
+    soon: Mapping[int, tuple[Unit, ...]] = field(default_factory=dict)
+    """The units of each rank in the next step, where they are known already: what they need may be read ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,6 +212,7 @@ def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
             raise
         raise TooLarge(_memory_advice(session, error)) from None
     finally:
+        trainer.close()
         if board is not None:
             board.close()
     assert tested is not None, "a run that ends was tested"

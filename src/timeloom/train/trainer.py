@@ -16,8 +16,10 @@ from timeloom.errors import BadRun, Diverged
 from timeloom.plan.types import Outcome, Step, Unit
 from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
+from timeloom.train.control import Control
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
+from timeloom.train.prefetch import Prefetch
 from timeloom.train.profile import Part, clock_offset
 from timeloom.train.session import Session, Stopped, scale_tensors
 from timeloom.train.walk import Carry, carry_of
@@ -62,6 +64,8 @@ class Trainer:
         self.worker = make_worker(session)
         self.optimizer = make_optimizer(session.predictor.parameters(), session.settings.optim)
         self._gradients = Gradients(session.world, list(session.predictor.parameters()))
+        self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
+        self.control = Control(session)
         self.carry: Carry | None = None
         self.best: dict[str, Tensor] = {}
         self.spans: list[tuple[int, float, tuple[Part, ...]]] = []
@@ -80,6 +84,7 @@ class Trainer:
         units = step.units[session.world.rank]
         session.world.begin_step(progress.step + 1)
         session.profile.begin()
+        self._read_ahead(step)
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,6 +112,17 @@ class Trainer:
             epoch=progress.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the thread that reads ahead, and of the process that solves."""
+        self._prefetch.close()
+        self.control.close()
+
+    def _read_ahead(self, step: Step) -> None:
+        """Wait for what this step needs, and have what the next one needs made ready meanwhile."""
+        with self.session.profile.phase("load"):
+            self._prefetch.ready()
+        self._prefetch.ask(step.soon.get(self.session.world.rank, ()))
 
     def _note(self) -> None:
         """Remember what the step was spent on, for the first few steps of an epoch."""
@@ -204,7 +220,7 @@ class Trainer:
             tensors |= {f"carry/{place:03d}": part for place, part in enumerate(carried.tensors())}
         state = {
             "progress": dataclasses.asdict(progress), "records_bytes": run.size(), "graph": session.graph.name,
-            "decided": session.decided.as_json(),
+            "decided": session.decided.as_json(), "control": self.control.state(),
             "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": session.graph.num_nodes,
         }  # fmt: skip
         checkpoint.save(run.checkpoints, record.checkpoint, tensors, state)
@@ -221,6 +237,7 @@ class Trainer:
             parted = tuple(kept[key] for key in sorted(kept))
             self.carry = self.worker.own(carry_of(self.session.model, parted, self.session.graph.num_nodes))
         self.progress = Progress(**saved.state["progress"])
+        self.control.restore(saved.state["control"])
         if self.run is not None:
             # Later checkpoints know of records that are now forgotten.
             names = checkpoint.names(self.run.checkpoints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -121,8 +122,14 @@ def in_epochs(units: list[Unit], *, groups: int, seed: int, epoch: int, shuffle:
     order = np.arange(len(steps))
     if shuffle:
         np.random.Generator(np.random.Philox([seed, epoch])).shuffle(order)
-    for place, number in enumerate(order.tolist()):
-        yield Step(units=_dealt(steps[number], ranks), ends_epoch=place == len(steps) - 1)
+    yield from in_turn([_dealt(steps[number], ranks) for number in order])
+
+
+def in_turn(steps: Sequence[Mapping[int, tuple[Unit, ...]]]) -> Plan:
+    """Yield an epoch whose steps are all known before it begins."""
+    for place, step in enumerate(steps):
+        last = place == len(steps) - 1
+        yield Step(units=step, ends_epoch=last, soon={} if last else steps[place + 1])
 
 
 def _dealt(units: list[Unit], ranks: int) -> dict[int, tuple[Unit, ...]]:
@@ -136,7 +143,9 @@ def together(plan: Plan, ranks: int) -> Plan:
     """Yield the steps of a plan for one rank as steps in which every rank has its part of every window."""
     step = next(plan)
     while True:
-        outcome = yield Step(units=dict.fromkeys(range(ranks), step.units[0]), ends_epoch=step.ends_epoch)
+        every = range(ranks)
+        soon = dict.fromkeys(every, step.soon[0]) if step.soon else {}
+        outcome = yield Step(units=dict.fromkeys(every, step.units[0]), ends_epoch=step.ends_epoch, soon=soon)
         if step.ends_epoch:
             return
         step = plan.send(outcome)
