@@ -67,7 +67,9 @@ class Feed:
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
         lags = reuse.approximate in ("sym-lazy", "sym-static-src")
-        self._drifting = Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
+        self._drifting = (
+            Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
+        )
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags

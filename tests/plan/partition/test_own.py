@@ -32,7 +32,9 @@ def originals(own: OwnNodes, found: EdgesIn, all_found: list[EdgesIn], ranks: li
 
 def messages(edges: Snapshot, nodes: list[int]) -> list[tuple[int, int, int, float]]:
     """Return sources, targets, types and weights of local edges, in the graph's numbers, in their order."""
-    rows = zip(edges.sources.tolist(), edges.targets.tolist(), edges.types.tolist(), edges.weights.tolist(), strict=True)
+    rows = zip(
+        edges.sources.tolist(), edges.targets.tolist(), edges.types.tolist(), edges.weights.tolist(), strict=True
+    )
     return [(nodes[u], nodes[v], kind, weight) for u, v, kind, weight in rows]
 
 
