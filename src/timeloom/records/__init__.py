@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from timeloom.records.directory import CHECKPOINTS, CONFIG, RECORDS, REPORT, RunDirectory, read, read_config
+from timeloom.records.directory import (
+    CHECKPOINTS,
+    CONFIG,
+    RECORDS,
+    REPORT,
+    RunDirectory,
+    is_in_use,
+    read,
+    read_config,
+    stream,
+)
 from timeloom.records.kinds import (
     PHASES,
     Ended,
@@ -25,5 +35,6 @@ from timeloom.records.wire import as_json, from_json
 __all__ = [
     "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Ended", "EpochEnded", "Evaluated", "GraphFacts",
     "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped", "Traffic",
-    "Warned", "as_json", "from_json", "read", "read_config",
+    "Warned", "as_json", "from_json", "is_in_use", "read",
+    "read_config", "stream",
 ]  # fmt: skip
