@@ -8,8 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from timeloom.records import (
-    Ended, EpochEnded, Evaluated, GraphFacts, Predicted, Record, RunDirectory, Saved, Scheduled, Spans, Started,
-    Stepped, Traffic, Warned,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    GraphFacts,
+    Predicted,
+    Record,
+    RunDirectory,
+    Saved,
+    Scheduled,
+    Spans,
+    Started,
+    Stepped,
+    Traffic,
+    Warned,
 )  # fmt: skip
 
 CONFIG = """graph = "/data/{graph}"

@@ -12,9 +12,12 @@ from cyclopts import App, CycloptsError
 from timeloom.cli.append import append
 from timeloom.cli.calibrate import calibrate
 from timeloom.cli.check import check
+from timeloom.cli.compare import compare
 from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
+from timeloom.cli.live import live
+from timeloom.cli.report import report, trace
 from timeloom.cli.synth import synth
 from timeloom.cli.train import evaluate, models, predict, train
 from timeloom.errors import BadConfig, TimeloomError
@@ -43,6 +46,10 @@ app.command(evaluate)
 app.command(predict)
 app.command(models)
 app.command(calibrate)
+app.command(report)
+app.command(trace)
+app.command(live)
+app.command(compare)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

@@ -10,7 +10,7 @@ from typing import Any
 from timeloom.config import flat
 from timeloom.errors import BadConfig
 from timeloom.report.log import RunLog
-from timeloom.report.show import count_of, seconds_of, size_of
+from timeloom.report.show import count_of, seconds_of, share_of, size_of
 from timeloom.report.summary import Summary, is_less_better, summarise
 
 _TELLING = ("system.name", "model.name", "task.name", "graph")
@@ -25,6 +25,7 @@ class Row:
     runs: tuple[str, ...]
     ended: int
     """How many of the runs have come to their end."""
+    metric: str
     score: float
     """The mean over seeds of the test score."""
     score_spread: float
@@ -39,10 +40,10 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """Return the row as plain data; None where there is no number."""
-        names = [name for name in self.__slots__ if name not in ("label", "runs", "ended")]
+        names = [name for name in self.__slots__ if name not in ("label", "runs", "ended", "metric")]
         numbers = {name: getattr(self, name) for name in names}
         told = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
-        return {"label": self.label, "runs": list(self.runs), "ended": self.ended, **told}
+        return {"label": self.label, "runs": list(self.runs), "ended": self.ended, "metric": self.metric, **told}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Comparison:
     """Runs beside each other."""
 
     metric: str
+    """Empty if the runs go by different ones."""
     target_loss: float
     rows: tuple[Row, ...]
     notes: list[str]
@@ -58,15 +60,16 @@ class Comparison:
     def header(self) -> list[str]:
         """The names of the columns."""
         arrow = "↓" if is_less_better(self.metric) else "↑"
+        score = f"test {self.metric} {arrow}" if self.metric else "test score"
         return [
-            "run", "seeds", f"test {self.metric} {arrow}", "time per epoch", f"time to loss {self.target_loss:.4g}",
+            "run", "seeds", score, "time per epoch", f"time to loss {self.target_loss:.4g}",
             "sent per epoch", "waited", "imbalance", "peak memory",
         ]  # fmt: skip
 
     @property
     def cells(self) -> list[list[str]]:
         """The rows, for people."""
-        return [_cells(row) for row in self.rows]
+        return [_cells(row, "" if self.metric else f" {row.metric}") for row in self.rows]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -77,7 +80,8 @@ class Comparison:
     def as_markdown(self) -> str:
         """Return the table as Markdown."""
         lines = [self.header, ["---"] * len(self.header), *self.cells]
-        return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+        table = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+        return table + "".join(f"\n{note}\n" for note in self.notes)
 
 
 def compare(logs: list[RunLog], *, target_loss: float | None = None) -> Comparison:
@@ -97,7 +101,8 @@ def compare(logs: list[RunLog], *, target_loss: float | None = None) -> Comparis
         _row(labels[places[0]], [logs[at] for at in places], [summaries[at] for at in places], target)
         for places in groups.values()
     ]
-    metric = summaries[0].metric
+    metrics = {one.metric for one in summaries}
+    metric = summaries[0].metric if len(metrics) == 1 else ""
     return Comparison(metric=metric, target_loss=target, rows=tuple(rows), notes=_notes(logs, summaries, target_loss))
 
 
@@ -110,7 +115,8 @@ def _notes(logs: list[RunLog], summaries: list[Summary], target_loss: float | No
         ("metrics", {one.metric for one in summaries}),
     ):  # fmt: skip
         if len(values) > 1:
-            notes.append(f"these runs have different {what} ({', '.join(sorted(values))}): scores and losses do not compare")
+            found = ", ".join(sorted(values))
+            notes.append(f"these runs have different {what} ({found}): scores and losses do not compare")
     going_on = [log.name for log, one in zip(logs, summaries, strict=True) if one.state != "ended"]
     if going_on:
         notes.append(f"not at their end: {', '.join(going_on)}")
@@ -120,11 +126,12 @@ def _notes(logs: list[RunLog], summaries: list[Summary], target_loss: float | No
 def _row(label: str, logs: list[RunLog], found: list[Summary], target: float) -> Row:
     scores = _known([one.score for one in found])
     return Row(
-        label=label, runs=tuple(log.name for log in logs), ended=sum(one.state == "ended" for one in found),
+        label=label, runs=tuple(log.name for log in logs), ended=sum(one.state == "ended" for one in found), metric=found[0].metric,
         score=mean(scores) if scores else math.nan, score_spread=stdev(scores) if len(scores) > 1 else math.nan,
         epoch_seconds=_middle([one.epoch_seconds for one in found]),
         seconds_to_loss=_middle([seconds_to_loss(log, target) for log in logs]),
-        epoch_bytes=_middle([one.epoch_bytes for one in found]), waited_share=_middle([one.waited_share for one in found]),
+        epoch_bytes=_middle([one.epoch_bytes for one in found]),
+        waited_share=_middle([one.waited_share for one in found]),
         imbalance=_middle([one.imbalance for one in found]),
         peak_bytes=max(_known([one.peak_bytes for one in found]), default=math.nan),
     )  # fmt: skip
@@ -177,11 +184,12 @@ def _middle(values: list[float]) -> float:
     return median(known) if known else math.nan
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, unit: str) -> list[str]:
     spread = "" if math.isnan(row.score_spread) else f" ± {row.score_spread:.2g}"
     return [
         row.label, f"{len(row.runs)}" + ("" if row.ended == len(row.runs) else f" ({row.ended} ended)"),
-        "" if math.isnan(row.score) else f"{row.score:.4g}{spread}", seconds_of(row.epoch_seconds),
+        "" if math.isnan(row.score) else f"{row.score:.4g}{spread}{unit}", seconds_of(row.epoch_seconds),
         "never" if math.isinf(row.seconds_to_loss) else seconds_of(row.seconds_to_loss), size_of(row.epoch_bytes),
-        "" if math.isnan(row.waited_share) else f"{row.waited_share:.0%}", count_of(row.imbalance), size_of(row.peak_bytes),
+        share_of(row.waited_share), count_of(row.imbalance),
+        size_of(row.peak_bytes),
     ]  # fmt: skip

@@ -144,9 +144,8 @@ def _curves(log: RunLog) -> list[dict[str, Any]]:
 def _curve(records: list[Evaluated], name: str, spent_by: dict[int, float]) -> dict[str, Any]:
     values = np.array([record.scores.get(name, math.nan) for record in records])
     keep = kept_places(values, MOST_POINTS)
-    baselines = {
-        who: short_one(scores[name]) for who, scores in records[-1].baselines.items() if math.isfinite(scores.get(name, math.nan))
-    }  # fmt: skip
+    known = {who: scores.get(name, math.nan) for who, scores in records[-1].baselines.items()}
+    baselines = {who: short_one(value) for who, value in known.items() if math.isfinite(value)}
     return {
         "split": records[0].split, "metric": name, "less": is_less_better(name), "baselines": baselines,
         "epoch": [records[place].epoch for place in keep],
@@ -184,27 +183,32 @@ def _traffic(log: RunLog) -> dict[str, Any]:
     sent = np.zeros((len(epochs), len(kinds)))
     peak = np.full((len(log.ranks), len(epochs)), np.nan)
     device = np.zeros_like(peak)
-    totals: dict[str, dict[str, float]] = {kind: dict.fromkeys(("calls", "sent", "received", "waited"), 0.0) for kind in kinds}
     for record in log.traffic:
         rank = log.ranks.index(record.rank)
         peak[rank, place[record.epoch]] = record.peak_bytes
         device[rank, place[record.epoch]] = record.peak_device_bytes
         for at, kind in enumerate(kinds):
             sent[place[record.epoch], at] += record.sent_bytes.get(kind, 0)
-            for name, table in (
-                ("calls", record.calls), ("sent", record.sent_bytes), ("received", record.received_bytes), ("waited", record.waited_s)
-            ):  # fmt: skip
-                totals[kind][name] += table.get(kind, 0)
     keep = kept_places(sent.sum(axis=1), 240)
     return {
         "traffic": {
             "kinds": kinds, "epoch": [epochs[at] for at in keep], "sent": [short(row) for row in sent[keep]],
-            "totals": [{"kind": kind, **totals[kind]} for kind in kinds],
+            "totals": [_total(log, kind) for kind in kinds],
         },
         "memory": {
             "ranks": log.ranks, "epoch": [epochs[at] for at in keep], "peak": [short(row[keep]) for row in peak],
             "device": [short(row[keep]) for row in device] if device.any() else None,
         },
+    }  # fmt: skip
+
+
+def _total(log: RunLog, kind: str) -> dict[str, Any]:
+    """Return what a kind of collective came to, over all ranks and epochs."""
+    return {
+        "kind": kind, "calls": sum(record.calls.get(kind, 0) for record in log.traffic),
+        "sent": sum(record.sent_bytes.get(kind, 0) for record in log.traffic),
+        "received": sum(record.received_bytes.get(kind, 0) for record in log.traffic),
+        "waited": sum(record.waited_s.get(kind, 0.0) for record in log.traffic),
     }  # fmt: skip
 
 
@@ -214,12 +218,10 @@ def _schedule(log: RunLog) -> dict[str, Any] | None:
         return None
     newest = log.scheduled[-1]
     ranks = sorted({unit[1] for unit in newest.units})
-    units = [
-        [step, rank, first, last, short_one(seconds)] for step, rank, first, last, seconds in newest.units[:MOST_SCHEDULED]
-    ]
+    units = [[*unit[:4], short_one(unit[4])] for unit in newest.units[:MOST_SCHEDULED]]
     return {
-        "epoch": newest.epoch, "by": newest.by, "ranks": ranks, "units": units, "left_out": len(newest.units) - len(units),
-        "truth": _against_truth(log, newest),
+        "epoch": newest.epoch, "by": newest.by, "ranks": ranks, "units": units,
+        "left_out": len(newest.units) - len(units), "truth": _against_truth(log, newest),
     }  # fmt: skip
 
 
@@ -240,7 +242,8 @@ def _against_truth(log: RunLog, schedule: Scheduled) -> dict[str, Any] | None:
     ][:MOST_PREDICTED]
     if not pairs:
         return None
-    return {"predicted": short([p[0] for p in pairs]), "truth": short([p[1] for p in pairs]), "rank": [p[2] for p in pairs]}
+    predicted, truth, who = zip(*pairs, strict=True)
+    return {"predicted": short(predicted), "truth": short(truth), "rank": list(who)}
 
 
 def _facts(facts: GraphFacts) -> dict[str, Any]:

@@ -15,8 +15,25 @@ from typing import Any
 
 from timeloom.errors import BadRun
 from timeloom.records import (
-    PHASES, RECORDS, Ended, EpochEnded, Evaluated, GraphFacts, Predicted, Record, Resumed, Saved, Scheduled, Spans,
-    Started, Stepped, Traffic, Warned, is_in_use, read_config, stream,
+    PHASES,
+    RECORDS,
+    Ended,
+    EpochEnded,
+    Evaluated,
+    GraphFacts,
+    Predicted,
+    Record,
+    Resumed,
+    Saved,
+    Scheduled,
+    Spans,
+    Started,
+    Stepped,
+    Traffic,
+    Warned,
+    is_in_use,
+    read_config,
+    stream,
 )  # fmt: skip
 
 _FRESH_S = 60.0
@@ -102,6 +119,9 @@ class RunLog:
     read_bytes: int = 0
     """How much of the file has been read."""
     tail: bytes = b""
+    """The last bytes of that."""
+    was_in_use: bool = False
+    """Whether a process on this machine was seen to train the run."""
 
     @property
     def name(self) -> str:
@@ -167,7 +187,9 @@ def read_log(path: Path) -> RunLog:
 def read_on(log: RunLog) -> RunLog:
     """Return the log with what was told since; all is read anew if the run went back to a checkpoint."""
     if log.read_bytes and _tail(log) != log.tail:
-        return read_log(log.path)
+        again = read_log(log.path)
+        again.was_in_use = log.was_in_use
+        return again
     _go_on(log)
     return log
 
@@ -190,6 +212,9 @@ def state_of(log: RunLog) -> str:
     """Return 'ended', 'running', or 'stopped': neither ended nor written to by anybody."""
     if log.ended is not None:
         return "ended"
+    if is_in_use(log.path):
+        log.was_in_use = True
+        return "running"
+    # On a shared disk the process may be on another machine, and its lock is not seen here.
     written_s = time.time() - (log.path / RECORDS).stat().st_mtime
-    # On a shared disk the process may be on another machine, where its lock is not seen.
-    return "running" if is_in_use(log.path) or written_s < _FRESH_S else "stopped"
+    return "running" if written_s < _FRESH_S and not log.was_in_use else "stopped"

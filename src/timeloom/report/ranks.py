@@ -35,23 +35,26 @@ class Spent:
     """When the first part began, in seconds since 1970."""
 
     @property
-    def computes_P(self) -> npt.NDArray[np.bool_]:
-        """Whether a part is work: everything but to communicate and to wait."""
+    def computes(self) -> npt.NDArray[np.bool_]:
+        """[P]: whether a part is work: everything but to communicate and to wait."""
         return ~np.isin(self.phase_P, _IDLE)
 
     def __len__(self) -> int:
         return len(self.rank_P)
 
 
-def spent(parts: Parts) -> Spent:
-    """Return the parts in order."""
-    rank_P, began_P = np.array(parts.rank, np.int64), np.array(parts.began, np.float64)
-    order = np.lexsort((began_P, rank_P))
-    origin = float(began_P.min()) if len(began_P) else 0.0
-    step_P, epoch_P, phase_P = (np.array(column, np.int64)[order] for column in (parts.step, parts.epoch, parts.phase))
-    return Spent(
-        rank_P[order], step_P, epoch_P, phase_P, began_P[order] - origin, np.array(parts.seconds)[order], origin
+def spent(parts: Parts, newest: int = 0) -> Spent:
+    """Return the parts in order, or only the ``newest`` of them; a part without a time is left out."""
+    whole = slice(-newest, None) if newest else slice(None)
+    began_P, seconds_P = (np.array(column[whole], np.float64) for column in (parts.began, parts.seconds))
+    rank_P = np.array(parts.rank[whole], np.int64)
+    known = np.flatnonzero(np.isfinite(began_P) & np.isfinite(seconds_P) & (seconds_P >= 0))
+    order = known[np.lexsort((began_P[known], rank_P[known]))]
+    origin = float(began_P[order].min()) if len(order) else 0.0
+    step_P, epoch_P, phase_P = (
+        np.array(column[whole], np.int64)[order] for column in (parts.step, parts.epoch, parts.phase)
     )
+    return Spent(rank_P[order], step_P, epoch_P, phase_P, began_P[order] - origin, seconds_P[order], origin)
 
 
 def phase_seconds(found: Spent, ranks: list[int]) -> Floats:
@@ -64,7 +67,7 @@ def phase_seconds(found: Spent, ranks: list[int]) -> Floats:
 
 def working(found: Spent) -> Spent:
     """Return the parts that are work; of what a rank did at the same time, the time counts once."""
-    keep = found.computes_P
+    keep = found.computes
     rank_P, start_P, seconds_P = found.rank_P[keep], found.start_P[keep].copy(), found.seconds_P[keep].copy()
     stop_P = start_P + seconds_P
     bounds = np.flatnonzero(np.diff(rank_P)) + 1
@@ -92,7 +95,7 @@ def busy_grid(found: Spent, ranks: list[int], bins: int) -> tuple[float, Floats]
     return width, grid.clip(0.0, 1.0)
 
 
-def _passed(moments_P: Floats, edges_B: Floats) -> Floats:
+def _passed(moments_P: Floats, edges_B: npt.NDArray[Any]) -> Floats:
     """Return [B + 1]: how many seconds have passed since all earlier moments, together."""
     moments_P = np.sort(moments_P)
     count_B = np.searchsorted(moments_P, edges_B)
@@ -142,7 +145,7 @@ def _excerpt(found: Spent, places: Ints, ranks: list[int], steps: tuple[int, int
     rows = []
     for rank in ranks:
         mine = places[found.rank_P[places] == rank]
-        lanes = _lanes(found.start_P[mine], found.seconds_P[mine])
+        lanes = lanes_of(found.start_P[mine], found.seconds_P[mine])
         rows.append({
             "rank": rank, "lanes": max(lanes, default=0) + 1,
             "spans": [
@@ -157,7 +160,7 @@ def _excerpt(found: Spent, places: Ints, ranks: list[int], steps: tuple[int, int
     }  # fmt: skip
 
 
-def _lanes(start_P: Floats, seconds_P: Floats) -> list[int]:
+def lanes_of(start_P: Floats, seconds_P: Floats) -> list[int]:
     """Return the lane of each part, so that what overlaps lies in different lanes."""
     free: list[float] = []
     lanes = []

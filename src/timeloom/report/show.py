@@ -9,6 +9,8 @@ def seconds_of(value: float) -> str:
     """Return a time in a unit that suits it; nothing for nan."""
     if math.isnan(value):
         return ""
+    if value == 0:
+        return "0 s"
     if value < 1e-3:
         return f"{value * 1e6:.3g} µs"
     if value < 1:
@@ -26,6 +28,11 @@ def size_of(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.0f} B"
+
+
+def share_of(value: float) -> str:
+    """Return a share in percent; nothing for nan."""
+    return "" if math.isnan(value) else f"{value * 100:.3g} %"
 
 
 def count_of(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def kept_places(values: Sequence[float] | Floats, most: int) -> Places:
         return np.arange(count)
     bounds = np.linspace(0, count, max(1, (most - 2) // 2) + 1).astype(np.int64)
     kept = [0, count - 1]
-    for first, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, stop in pairwise(bounds):
         part = numbers[first:stop]
         known = np.flatnonzero(~np.isnan(part))
         if len(known):
@@ -31,7 +32,8 @@ def kept_places(values: Sequence[float] | Floats, most: int) -> Places:
 def short(values: Sequence[float] | Floats, digits: int = 6) -> list[float | None]:
     """Return numbers as JSON has them, with so many digits; None where there is none."""
     numbers = np.asarray(values, np.float64)
-    return [float(f"{value:.{digits}g}") if ok else None for value, ok in zip(numbers, np.isfinite(numbers), strict=True)]
+    known = np.isfinite(numbers).tolist()
+    return [float(f"{value:.{digits}g}") if ok else None for value, ok in zip(numbers.tolist(), known, strict=True)]
 
 
 def short_one(value: Any) -> float | None:

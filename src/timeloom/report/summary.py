@@ -68,7 +68,8 @@ def margin(metric: str, mine: float, other: float) -> float:
 
 def best_baseline(test: Evaluated, metric: str) -> tuple[str, float] | None:
     """Return the baseline that is hardest to beat."""
-    known = [(who, scores[metric]) for who, scores in test.baselines.items() if not math.isnan(scores.get(metric, math.nan))]
+    told = [(who, scores.get(metric, math.nan)) for who, scores in test.baselines.items()]
+    known = [entry for entry in told if not math.isnan(entry[1])]
     sign = 1 if is_less_better(metric) else -1
     return min(known, key=lambda entry: sign * entry[1], default=None)
 
@@ -138,7 +139,8 @@ def _median(values: list[float]) -> float:
 def how_to_run_again(log: RunLog) -> list[tuple[str, str]]:
     """Return commands, each with what it does."""
     here = shlex.quote(str(log.path))
-    told = [(f"timeloom train --config {shlex.quote(str(log.path / 'config.toml'))} --out NEW_RUN", "the same run once more")]
+    config = shlex.quote(str(log.path / "config.toml"))
+    told = [(f"timeloom train --config {config} --out NEW_RUN", "the same run once more")]
     if log.ended is None:
         told.append((f"timeloom train --resume {here}", "go on with it"))
     told += [

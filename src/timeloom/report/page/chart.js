@@ -5,7 +5,7 @@ function lineChart(options) {
   const hidden = new Set();
   let log = false, range = null, width = 600, drag = null;
   const canvas = svg("svg", { class: "plot", role: "img", tabindex: "0", "aria-label": name, "data-chart": name });
-  const back = el("button", { type: "button", text: "zoom out", style: "visibility:hidden", onclick: () => { range = null; draw(); } });
+  const back = el("button", { type: "button", text: "zoom out", style: "display:none", onclick: () => { range = null; draw(); } });
   const positive = series.some((one) => one.y.some((value) => value > 0)) && !series.some((one) => one.y.some((value) => value <= 0 && !missing(value)));
   const logButton = options.log && positive ? el("button", { type: "button", text: "log", "aria-pressed": "false", onclick: () => { log = !log; logButton.setAttribute("aria-pressed", String(log)); draw(); } }) : null;
   const pad = { left: 52, right: 14, top: 10, bottom: 34 };
@@ -42,14 +42,14 @@ function lineChart(options) {
     fill(canvas, { viewBox: `0 0 ${width} ${height}`, height });
     canvas.replaceChildren();
     const clip = "clip-" + lineChart.count++;
-    canvas.append(svg("clipPath", { id: clip }, svg("rect", { x: pad.left, y: 0, width: inner.width + 1, height: height - pad.bottom + 1 })));
+    canvas.append(svg("clipPath", { id: clip }, svg("rect", { x: pad.left - 5, y: 0, width: inner.width + 10, height: height - pad.bottom + 5 })));
     for (const band of bands) {
       const from = Math.max(px(band.from), pad.left), to = Math.min(px(band.to), pad.left + inner.width);
       if (to <= from) continue;
       if (band.shade) canvas.append(svg("rect", { class: "band", x: from, y: pad.top, width: to - from, height: inner.height }));
       if (to - from > 34) canvas.append(svg("text", { x: (from + to) / 2, y: pad.top + 10, "text-anchor": "middle", text: band.name }));
     }
-    for (const value of log ? logTicks(ys[0], ys[1]) : ticks(ys[0], ys[1], Math.max(2, Math.floor(inner.height / 42)))) {
+    for (const value of log ? logTicks(ys[0], ys[1]) : ticks(ys[0], ys[1], Math.max(2, Math.floor(inner.height / 30)))) {
       canvas.append(svg("line", { class: "grid", x1: pad.left, x2: pad.left + inner.width, y1: py(value), y2: py(value) }));
       canvas.append(svg("text", { x: pad.left - 8, y: py(value) + 4, "text-anchor": "end", text: write(yUnit, value) }));
     }
@@ -66,11 +66,11 @@ function lineChart(options) {
       const y = py(one.y);
       if (!(y >= pad.top - 1 && y <= height - pad.bottom + 1)) continue;
       inside.append(svg("line", { class: "base", x1: pad.left, x2: pad.left + inner.width, y1: y, y2: y }));
-      if (used.every((other) => Math.abs(other - y) > 12)) { used.push(y); canvas.append(svg("text", { class: "halo", x: pad.left + inner.width - 2, y: y - 4, "text-anchor": "end", text: one.name })); }
+      if (used.every((other) => Math.abs(other - y) > 12)) { used.push(y); canvas.append(svg("text", { class: "halo", x: pad.left + 4, y: y - 4, text: one.name })); }
     }
     for (const one of series) if (!hidden.has(one.name)) drawCurve(inside, one, px, py);
     canvas.insertBefore(inside, null);
-    back.style.visibility = range ? "visible" : "hidden";
+    back.style.display = range ? "" : "none";
     canvas.dataset.range = `${xs[0]},${xs[1]}`;
   }
 

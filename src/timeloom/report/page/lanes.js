@@ -3,7 +3,8 @@
 function lanesView(options) {
   const { rows, marks, seconds, name, unitless } = options;
   const pad = { left: 62, right: 8, top: 20, bottom: 22 };
-  const tall = rows.length > 16 ? 14 : rows.length > 6 ? 20 : 28;
+  const most = Math.max(...rows.map((row) => row.lanes));
+  const tall = Math.max(most * 9, rows.length > 16 ? 14 : rows.length > 8 ? 22 : rows.length > 4 || most === 1 ? 28 : 38);
   const height = pad.top + pad.bottom + rows.length * (tall + 5);
   let view = [0, seconds], width = 600, held = null;
   const canvas = svg("svg", { class: "lanes", role: "img", tabindex: "0", "aria-label": name, "data-lanes": name });
@@ -138,7 +139,7 @@ function schedulePicture(run) {
   }
   const view = lanesView({ rows, marks, seconds: now || 1, name: "schedule of " + run.label, unitless: !known });
   const note = (known ? "A block is as long as predicted" : "No times were predicted: every block is one long") + `; blank is waiting for the step's slowest rank. Numbers and hues are snapshots. Found by: ${plan.by}.` + (plan.left_out ? ` ${plan.left_out} later units are left out.` : "");
-  return panel(title(run, `Schedule from epoch ${plan.epoch} on`), view.tools, view.node, el("p", { class: "hint", style: "margin:8px 0 0", text: note }));
+  return panel(title(run, `Schedule from epoch ${plan.epoch} on`), view.tools, view.node, el("p", { class: "hint under", text: note }));
 }
 
 function heatMap(run) {
@@ -168,5 +169,5 @@ function heatMap(run) {
     },
     onpointerleave: hideTip,
   });
-  return panel(title(run, "Utilisation"), [], canvas, el("p", { class: "hint", style: "margin:8px 0 0", text: "Dark is busy: the share of the time in which a rank computed or loaded, rather than waited or exchanged. On the right its mean." }));
+  return panel(title(run, "Utilisation"), [], canvas);
 }

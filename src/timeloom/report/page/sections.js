@@ -16,7 +16,7 @@ function tableOf(header, rows, options = {}) {
 }
 
 function head() {
-  const first = RUNS[0], states = RUNS.map((run) => el("span", { class: "pill " + run.state, text: run.state + (run.reason ? `: ${run.reason}` : "") }));
+  const first = RUNS[0], states = RUNS.map((run) => el("span", { class: "pill " + run.state, text: run.state + (run.reason ? ` (${run.reason})` : "") }));
   const fact = (label, value) => value ? el("span", {}, label + " ", el("b", { text: value })) : null;
   const about = MANY ? [el("span", { text: RUNS.map((run) => run.name).join(", ") })] : [states[0], fact("model", first.model), fact("graph", first.graph), fact("task", first.task), fact("system", first.system)];
   const buttons = el("div", { class: "tools" }, themeButton);
@@ -36,11 +36,20 @@ function card(one) {
   const good = one.good === true ? " good" : one.good === false ? " bad" : "";
   return el("div", { class: "card" + kind + good }, el("div", { class: "label", text: one.label }), el("div", { class: "value", text: write(one.unit, one.value) }), el("div", { class: "note", text: one.note }));
 }
-function scores(run) {
-  if (!run.scores) return null;
-  const { names, less, rows } = run.scores;
+// One table: the runs, then every baseline that any of them stands beside.
+function scores() {
+  const chosen = having((run) => run.scores);
+  if (!chosen.length) return null;
+  const names = [], less = [], rows = [], seen = new Set();
+  for (const { run } of chosen) run.scores.names.forEach((name, at) => { if (!names.includes(name)) { names.push(name); less.push(run.scores.less[at]); } });
+  const spread = (table, values) => names.map((name) => { const at = table.names.indexOf(name); return at < 0 ? null : values[at]; });
+  for (const { run } of chosen) for (const row of run.scores.rows) {
+    const values = spread(run.scores, row.values), key = row.who + JSON.stringify(values);
+    if (row.model) rows.splice(rows.filter((one) => one.model).length, 0, { model: true, who: MANY ? run.label : "model", values });
+    else if (!seen.has(key)) { seen.add(key); rows.push({ model: false, who: row.who, values }); }
+  }
   const best = names.map((_, at) => { const values = rows.map((row) => row.values[at]).filter((value) => !missing(value)); return less[at] ? Math.min(...values) : Math.max(...values); });
-  return panel(title(run, "Test scores beside what needs no training"), [], tableOf(["", ...names.map((name, at) => name + (less[at] ? " ↓" : " ↑"))],
+  return panel("Test scores beside baselines that learn nothing", [], tableOf(["", ...names.map((name, at) => name + (less[at] ? " ↓" : " ↑"))],
     rows.map((row) => ({ model: row.model, cells: [row.who, ...row.values.map((value) => write("score", value))], best: row.values.map((value, at) => value === best[at] ? at + 1 : -1) }))));
 }
 function summary() {
@@ -54,8 +63,8 @@ function summary() {
     nodes.push(el("div", { class: "cards" }, ...run.cards.map(card)));
     for (const sentence of run.warnings) nodes.push(el("p", { class: "warning", text: sentence }));
   }
-  const tables = RUNS.map(scores).filter(Boolean);
-  if (tables.length) nodes.push(grid(tables));
+  const table = scores();
+  if (table) nodes.push(MANY ? el("div", { style: "margin-top:16px" }, table) : table);
   section("summary", "Summary", null, ...nodes);
 }
 
@@ -88,7 +97,7 @@ function learning() {
   if (metrics.length) {
     const place = el("div");
     const pick = el("select", { "aria-label": "which metric" }, ...metrics.map((key, at) => el("option", { value: at, text: key.replace("\n", " ") })));
-    const show = () => { const [split, metric] = metrics[Number(pick.value)].split("\n"); const made = switched(`${split} ${metric}`, metricChart(split, metric)); if (metrics.length > 1) made.querySelector(".head").firstChild.after(pick); place.replaceChildren(made); };
+    const show = () => { const [split, metric] = metrics[Number(pick.value)].split("\n"); const made = switched(`${split} ${metric}`, metricChart(split, metric)); if (metrics.length > 1) made.querySelector("h3").replaceChildren(pick); place.replaceChildren(made); };
     pick.addEventListener("change", show);
     show();
     nodes.push(place);
@@ -111,15 +120,19 @@ function ranksSection() {
   const chosen = having((run) => run.time);
   if (!chosen.length) return;
   const parts = DATA.phases.map((name, at) => ({ name, color: phaseColor(at) }));
-  const balance = chosen.filter(({ run }) => run.imbalance).map(({ run, index }) => {
+  const balance = chosen.filter(({ run }) => run.imbalance).flatMap(({ run, index }) => {
     const { x, y, most, mean, idle, steps } = run.imbalance;
-    const chart = lineChart({ name: "imbalance of " + run.label, height: 190, xLabel: "step", yUnit: "ratio", log: true, series: [{ name: "most / least", color: runColor(index), x, y }] });
-    const load = lineChart({ name: "load of " + run.label, height: 170, xLabel: "step", yUnit: "seconds", zero: true, series: [{ name: "busiest rank", color: "var(--run-1)", x, y: most }, { name: "mean", color: "var(--run-0)", x, y: mean }] });
-    return panel(title(run, "Imbalance of each step"), chart.tools, chart.node, el("p", { class: "hint", style: "margin:4px 0 10px", text: "The longest time of computing over the shortest" + (idle ? `; in ${idle} of ${steps} steps a rank had nothing to do` : "") + "." }), load.node);
+    const ratio = lineChart({ name: "imbalance of " + run.label, height: 190, xLabel: "step", yUnit: "ratio", log: true, series: [{ name: "most / least", color: runColor(index), x, y }] });
+    const load = lineChart({ name: "load of " + run.label, height: 190, xLabel: "step", yUnit: "seconds", zero: true, series: [{ name: "busiest rank", color: "var(--run-1)", x, y: most }, { name: "mean", color: "var(--run-0)", x, y: mean }] });
+    const note = "The longest time of computing over the shortest" + (idle ? `; in ${idle} of ${steps} steps a rank had nothing to do` : "") + ".";
+    return [panel(title(run, "Imbalance of each step"), ratio.tools, ratio.node, el("p", { class: "hint under", text: note })), panel(title(run, "Computing time of each step"), load.tools, load.node)];
   });
+  const went = chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) }))));
+  const busy = el("p", { class: "hint under", text: "Utilisation: the stronger the colour, the larger the share of the time in which a rank computed or loaded, rather than waited or exchanged; on the right its mean." });
+  const twice = el("p", { class: "hint under", text: "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation." });
   section("ranks", "Ranks", "All ranks on one clock. Drag to pan; zoom with + and −, with the keys + − ← →, with ctrl and the wheel, or with two fingers.",
     el("div", { class: "wide" }, ...chosen.map(({ run }) => timeline(run))), el("div", { class: chosen.length > 1 ? "side" : "wide" }, ...chosen.map(({ run }) => heatMap(run))),
-    el("div", { class: "side" }, ...chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) }))), ...balance));
+grid(went), balance.length ? el("div", { class: "side" }, ...balance) : null);
 }
 
 function trafficSection() {
