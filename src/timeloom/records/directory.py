@@ -46,7 +46,7 @@ def stream(path: Path, start: int = 0) -> Iterator[tuple[Record, int]]:
                 return
             stop += len(line)
             try:
-                data = json.loads(line, parse_constant=_refuse_constant)
+                data = _DECODER.decode(line.decode())
                 if not isinstance(data, dict):
                     raise ValueError("it is no JSON object")
                 record = from_json(data)
@@ -78,6 +78,10 @@ def read_config(path: Path) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+# Made once: json.loads would make one for every line.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class RunDirectory:

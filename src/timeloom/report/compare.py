@@ -126,7 +126,8 @@ def _notes(logs: list[RunLog], summaries: list[Summary], target_loss: float | No
 def _row(label: str, logs: list[RunLog], found: list[Summary], target: float) -> Row:
     scores = _known([one.score for one in found])
     return Row(
-        label=label, runs=tuple(log.name for log in logs), ended=sum(one.state == "ended" for one in found), metric=found[0].metric,
+        label=label, runs=tuple(log.name for log in logs),
+        ended=sum(one.state == "ended" for one in found), metric=found[0].metric,
         score=mean(scores) if scores else math.nan, score_spread=stdev(scores) if len(scores) > 1 else math.nan,
         epoch_seconds=_middle([one.epoch_seconds for one in found]),
         seconds_to_loss=_middle([seconds_to_loss(log, target) for log in logs]),

@@ -179,12 +179,12 @@ def _traffic(log: RunLog) -> dict[str, Any]:
         return {"traffic": None, "memory": None}
     kinds = list(dict.fromkeys(kind for record in log.traffic for kind in record.sent_bytes))
     epochs = sorted({record.epoch for record in log.traffic})
-    place = {epoch: at for at, epoch in enumerate(epochs)}
+    place, ranks = ({value: at for at, value in enumerate(values)} for values in (epochs, log.ranks))
     sent = np.zeros((len(epochs), len(kinds)))
     peak = np.full((len(log.ranks), len(epochs)), np.nan)
     device = np.zeros_like(peak)
     for record in log.traffic:
-        rank = log.ranks.index(record.rank)
+        rank = ranks[record.rank]
         peak[rank, place[record.epoch]] = record.peak_bytes
         device[rank, place[record.epoch]] = record.peak_device_bytes
         for at, kind in enumerate(kinds):

@@ -114,6 +114,7 @@ class RunLog:
     scheduled: list[Scheduled] = field(default_factory=list)
     facts: list[GraphFacts] = field(default_factory=list)
     predicted: list[Predicted] = field(default_factory=list)
+    seen_ranks: set[int] = field(default_factory=set)
     steps: Steps = field(default_factory=Steps)
     parts: Parts = field(default_factory=Parts)
     read_bytes: int = 0
@@ -139,7 +140,7 @@ class RunLog:
     @property
     def ranks(self) -> list[int]:
         """The ranks that told anything; a run of one process is rank 0."""
-        return sorted({*self.parts.rank, *(record.rank for record in self.traffic)}) or [0]
+        return sorted(self.seen_ranks) or [0]
 
     def add(self, record: Record) -> None:
         """Take a record in."""
@@ -160,17 +161,27 @@ def _resume(log: RunLog, record: Any) -> None:
     log.ended = None
 
 
+def _add_spans(log: RunLog, record: Any) -> None:
+    log.seen_ranks.add(record.rank)
+    log.parts.add(record)
+
+
+def _add_traffic(log: RunLog, record: Any) -> None:
+    log.seen_ranks.add(record.rank)
+    log.traffic.append(record)
+
+
 _ADD: dict[type[Record], Callable[[RunLog, Any], None]] = {
     Started: _start,
     Ended: _end,
     Resumed: _resume,
     Stepped: lambda log, record: log.steps.add(record),
-    Spans: lambda log, record: log.parts.add(record),
+    Spans: _add_spans,
     EpochEnded: lambda log, record: log.epochs.append(record),
     Evaluated: lambda log, record: log.evaluated.append(record),
     Warned: lambda log, record: log.warned.append(record),
     Saved: lambda log, record: log.saved.append(record),
-    Traffic: lambda log, record: log.traffic.append(record),
+    Traffic: _add_traffic,
     Scheduled: lambda log, record: log.scheduled.append(record),
     GraphFacts: lambda log, record: log.facts.append(record),
     Predicted: lambda log, record: log.predicted.append(record),

@@ -32,7 +32,7 @@ def size_of(value: float) -> str:
 
 def share_of(value: float) -> str:
     """Return a share in percent; nothing for nan."""
-    return "" if math.isnan(value) else f"{value * 100:.3g} %"
+    return "" if math.isnan(value) else f"{value * 100:.{0 if value >= 0.1 else 1}f} %"
 
 
 def count_of(value: float) -> str:
