@@ -85,7 +85,8 @@ def test_a_table_that_is_none_is_named(run: timeloom.Run) -> None:
 
 def test_every_figure_is_drawn_and_shows_what_was_told(run: timeloom.Run) -> None:
     assert run.figure_names == [
-        "loss", "metric", "timeline", "time", "utilisation", "imbalance", "bytes", "memory", "schedule", "graph", "predictions"
+        "loss", "metric", "timeline", "time", "utilisation", "imbalance", "bytes", "memory",
+        "schedule", "graph", "predictions",
     ]  # fmt: skip
     for name in run.figure_names:
         run.figure(name).canvas.draw_idle()

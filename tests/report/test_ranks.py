@@ -14,8 +14,14 @@ from timeloom.report.log import Parts, read_log
 from timeloom.report.ranks import busy_grid, excerpts, imbalance, lanes_of, loads, phase_seconds, spent, working
 
 TWO = (
-    Spans(rank=0, epoch=0, step=1, began=100.0, parts=(("encode", 0.0, 2.0), ("communicate", 1.0, 3.0), ("wait", 4.0, 1.0))),
-    Spans(rank=1, epoch=0, step=1, began=100.5, parts=(("load", 0.0, 1.0), ("encode", 0.5, 1.5), ("backward", 2.0, 2.0))),
+    Spans(
+        rank=0, epoch=0, step=1, began=100.0,
+        parts=(("encode", 0.0, 2.0), ("communicate", 1.0, 3.0), ("wait", 4.0, 1.0)),
+    ),
+    Spans(
+        rank=1, epoch=0, step=1, began=100.5,
+        parts=(("load", 0.0, 1.0), ("encode", 0.5, 1.5), ("backward", 2.0, 2.0)),
+    ),
 )  # fmt: skip
 
 

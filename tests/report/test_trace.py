@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ def test_every_part_is_an_event_at_its_moment(tmp_path: Path) -> None:
         for one in spans for phase, start, seconds in one.parts
     )  # fmt: skip
     found = sorted(
-        (one["pid"], one["name"], one["args"]["step"], round(one["ts"]), round(one["dur"])) for one in events if one["ph"] == "X"
+        (one["pid"], one["name"], one["args"]["step"], round(one["ts"]), round(one["dur"]))
+        for one in events if one["ph"] == "X"
     )  # fmt: skip
     assert len(found) == len(expected)
     for mine, theirs in zip(found, expected, strict=True):
@@ -65,7 +67,7 @@ def test_in_one_row_nothing_overlaps(tmp_path: Path) -> None:
     assert len(rows) == 4, "two ranks, each with its work and what goes on beside it"
     for parts in rows.values():
         parts.sort()
-        assert all(before[1] <= after[0] + 2.5 for before, after in zip(parts, parts[1:], strict=False))
+        assert all(before[1] <= after[0] + 2.5 for before, after in pairwise(parts))
 
 
 def test_without_spans_steps_lie_end_to_end_and_this_is_said(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_without_spans_steps_lie_end_to_end_and_this_is_said(tmp_path: Path) -> 
     with gzip.open(tmp_path / "t.json.gz") as file:
         steps = [one for one in json.loads(file.read())["traceEvents"] if one["ph"] == "X"]
     assert len(steps) == 12
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"], abs=0.01)
 
 

@@ -89,16 +89,15 @@ function onWidth(node, draw) {
 
 const THEMES = ["auto", "light", "dark"];
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-const printing = matchMedia("print");
 function remembered(name) { try { return localStorage.getItem(name); } catch { return null; } }
 function remember(name, value) { try { localStorage.setItem(name, value); } catch { /* a file opened with storage off */ } }
 let theme = THEMES.includes(remembered("timeloom-theme")) ? remembered("timeloom-theme") : "auto";
 function applyTheme() {
-  const dark = !printing.matches && (theme === "dark" || (theme === "auto" && prefersDark.matches));
+  // Printed it is always light: the style sheet sees to that.
+  const dark = theme === "dark" || (theme === "auto" && prefersDark.matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 prefersDark.addEventListener("change", applyTheme);
-printing.addEventListener("change", applyTheme);
 applyTheme();
 const themeButton = el("button", { class: "theme", type: "button", title: "light, dark, or as the system is", text: "theme: " + theme });
 themeButton.addEventListener("click", () => {

@@ -127,7 +127,7 @@ function ranksSection() {
     const note = "The longest time of computing over the shortest" + (idle ? `; in ${idle} of ${steps} steps a rank had nothing to do` : "") + ".";
     return [panel(title(run, "Imbalance of each step"), ratio.tools, ratio.node, el("p", { class: "hint under", text: note })), panel(title(run, "Computing time of each step"), load.tools, load.node)];
   });
-  const went = chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) }))));
+  const went = chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) })));
   const busy = el("p", { class: "hint under", text: "Utilisation: the stronger the colour, the larger the share of the time in which a rank computed or loaded, rather than waited or exchanged; on the right its mean." });
   const twice = el("p", { class: "hint under", text: "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation." });
   section("ranks", "Ranks", "All ranks on one clock. Drag to pan; zoom with + and −, with the keys + − ← →, with ctrl and the wheel, or with two fingers.",
