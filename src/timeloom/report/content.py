@@ -251,7 +251,9 @@ def _facts(facts: GraphFacts) -> dict[str, Any]:
     return {
         "graph": facts.graph, "nodes": facts.nodes, "snapshots": len(facts.edges), "t": keep.tolist(),
         "edges": short(np.array(facts.edges)[keep]), "active": short(np.array(facts.active)[keep]),
-        "overlap": short(np.array(facts.overlap)[keep]), "train_stop": facts.train_stop, "val_stop": facts.val_stop,
+        # The first snapshot has none before it.
+        "overlap": [None, *short(np.array(facts.overlap)[keep][1:])],
+        "train_stop": facts.train_stop, "val_stop": facts.val_stop,
         "test_stop": facts.test_stop,
     }  # fmt: skip
 

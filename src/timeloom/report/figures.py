@@ -27,10 +27,11 @@ _COLOURS = {
     "wait": "#cfd5dc", "other": "#8b94a1",
 }  # fmt: skip
 _STYLE: Any = {
-    "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+    "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.alpha": 0.25,
     "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "timeloom", "figure.dpi": 100.0,
 }  # fmt: skip
-_GREEN = "#1f6f5c"
+_CYCLE = ("#2457c5", "#c2570c", "#14794a", "#8b3fb8", "#b3261e", "#0e7490", "#a1306f", "#6b5a12")
 
 
 def names(log: RunLog) -> list[str]:
@@ -155,16 +156,19 @@ def _bytes(log: RunLog, axes: Axes) -> None:
         sent = np.zeros(len(epochs))
         for record in log.traffic:
             sent[epochs.index(record.epoch)] += record.sent_bytes.get(kind, 0) / 1e6
-        axes.bar(epochs, sent, bottom=under, label=kind)
+        axes.bar(epochs, sent, bottom=under, label=kind, color=_CYCLE[kinds.index(kind) % len(_CYCLE)])
         under += sent
     axes.set(xlabel="epoch", ylabel="MB sent by all ranks")
-    axes.legend()
+    axes.legend(ncols=len(kinds), loc="lower center", bbox_to_anchor=(0.5, 1.0))
 
 
 def _memory(log: RunLog, axes: Axes) -> None:
     for rank in log.ranks:
         mine = [record for record in log.traffic if record.rank == rank]
-        axes.plot([record.epoch for record in mine], [record.peak_bytes / 1e6 for record in mine], label=f"rank {rank}")
+        colour = _CYCLE[rank % len(_CYCLE)]
+        axes.plot(
+            [one.epoch for one in mine], [one.peak_bytes / 1e6 for one in mine], color=colour, label=f"rank {rank}"
+        )
     axes.set(xlabel="epoch", ylabel="peak memory, MB")
     axes.set_ylim(bottom=0)
     if len(log.ranks) <= 8:

@@ -7,8 +7,11 @@ function lineChart(options) {
   const canvas = svg("svg", { class: "plot", role: "img", tabindex: "0", "aria-label": name, "data-chart": name });
   const back = el("button", { type: "button", text: "zoom out", style: "display:none", onclick: () => { range = null; draw(); } });
   const positive = series.some((one) => one.y.some((value) => value > 0)) && !series.some((one) => one.y.some((value) => value <= 0 && !missing(value)));
-  const logButton = options.log && positive ? el("button", { type: "button", text: "log", "aria-pressed": "false", onclick: () => { log = !log; logButton.setAttribute("aria-pressed", String(log)); draw(); } }) : null;
-  const pad = { left: 52, right: 14, top: 10, bottom: 34 };
+  // A first step that takes hundreds of times as long (compilation) would flatten all others.
+  const sizes = series.flatMap((one) => one.y).filter((value) => !missing(value)).sort((a, b) => a - b);
+  if (options.log === "wide" && positive && sizes[sizes.length - 1] > 20 * sizes[Math.floor(sizes.length / 2)]) log = true;
+  const logButton = options.log && positive ? el("button", { type: "button", text: "log", "aria-pressed": String(log), onclick: () => { log = !log; logButton.setAttribute("aria-pressed", String(log)); draw(); } }) : null;
+  const pad = { left: 52, right: 14, top: bands.length ? 22 : 10, bottom: 34 };
   let scale = null;
 
   function extent() {
@@ -47,7 +50,7 @@ function lineChart(options) {
       const from = Math.max(px(band.from), pad.left), to = Math.min(px(band.to), pad.left + inner.width);
       if (to <= from) continue;
       if (band.shade) canvas.append(svg("rect", { class: "band", x: from, y: pad.top, width: to - from, height: inner.height }));
-      if (to - from > 34) canvas.append(svg("text", { x: (from + to) / 2, y: pad.top + 10, "text-anchor": "middle", text: band.name }));
+      if (to - from > 34) canvas.append(svg("text", { x: (from + to) / 2, y: 12, "text-anchor": "middle", text: band.name }));
     }
     for (const value of log ? logTicks(ys[0], ys[1]) : ticks(ys[0], ys[1], Math.max(2, Math.floor(inner.height / 30)))) {
       canvas.append(svg("line", { class: "grid", x1: pad.left, x2: pad.left + inner.width, y1: py(value), y2: py(value) }));
@@ -154,13 +157,15 @@ lineChart.count = 0;
 
 // Points against the diagonal on which they would lie if all were right.
 function scatter(options) {
-  const { x, y, xLabel, yLabel, unit, color, name, height = 300 } = options;
-  const canvas = svg("svg", { class: "plot", role: "img", "aria-label": name, "data-chart": name });
+  const { x, y, xLabel, yLabel, unit, color, name } = options;
+  let height = 300;
+  const canvas = svg("svg", { class: "plot square", role: "img", "aria-label": name, "data-chart": name });
   const pad = { left: 56, right: 12, top: 10, bottom: 34 };
   const pairs = x.map((value, at) => [value, y[at]]).filter((pair) => !missing(pair[0]) && !missing(pair[1]));
   let px = null, py = null, width = 400;
   onWidth(canvas, (now) => {
     width = now;
+    height = Math.max(240, width * 0.82);
     const all = pairs.flat(), low = Math.min(...all), high = Math.max(...all), room = (high - low || 1) * 0.04;
     const ends = [low - room, high + room];
     px = (value) => pad.left + (value - ends[0]) / (ends[1] - ends[0]) * (width - pad.left - pad.right);

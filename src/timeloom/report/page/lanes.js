@@ -131,7 +131,7 @@ function schedulePicture(run) {
     for (const unit of plan.units.filter((one) => one[0] === step)) {
       const at = ranks.indexOf(unit[1]), share = (unit[2] - first) / Math.max(1, last - first);
       const name = unit[3] - unit[2] > 1 ? `${unit[2]}–${unit[3] - 1}` : String(unit[2]);
-      rows[at].blocks.push({ start: ends[at], seconds: length(unit), lane: 0, color: `hsl(${Math.round(215 - 185 * share)} 62% 56%)`, text: name, ink: "#fff", title: `rank ${unit[1]}, step ${step}`,
+      rows[at].blocks.push({ start: ends[at], seconds: length(unit), lane: 0, color: `hsl(${Math.round(215 - 175 * share)} 58% 64%)`, text: name, ink: "#16191d", title: `rank ${unit[1]}, step ${step}`,
         rows: [{ label: "snapshots", value: name }, { label: "predicted", value: write("seconds", unit[4]) }] });
       ends[at] += length(unit);
     }

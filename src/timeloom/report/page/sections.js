@@ -106,11 +106,11 @@ function learning() {
   for (const [key, name, unit] of [["loss", "Loss of each step", "plain"], ["grad_norm", "Norm of the gradient", "plain"], ["seconds", "Time of each step", "seconds"]]) {
     const chosen = having((run) => run.steps && run.steps[key].x.length);
     if (!chosen.length) continue;
-    const chart = lineChart({ name: name.toLowerCase(), height: 180, log: true, yUnit: unit, xLabel: "step", series: chosen.map(({ run, index }) => ({ name: MANY ? run.label : name.toLowerCase(), color: runColor(index), x: run.steps[key].x, y: run.steps[key].y })) });
+    const chart = lineChart({ name: name.toLowerCase(), height: 180, log: key === "seconds" ? "wide" : true, yUnit: unit, xLabel: "step", series: chosen.map(({ run, index }) => ({ name: MANY ? run.label : name.toLowerCase(), color: runColor(index), x: run.steps[key].x, y: run.steps[key].y })) });
     small.push(panel(name, chart.tools, chart.node));
   }
   for (const [key, name, unit] of [["seconds", "Time of each epoch", "seconds"], ["edges_per_second", "Edges per second", "count"], ["rate", "Learning rate", "plain"]]) {
-    const chart = curvesOf(key, { name: name.toLowerCase(), short: name.toLowerCase(), height: 180, yUnit: unit, zero: true, log: key === "seconds" })(false);
+    const chart = curvesOf(key, { name: name.toLowerCase(), short: name.toLowerCase(), height: 180, yUnit: unit, zero: true, log: key === "seconds" ? "wide" : false })(false);
     small.push(panel(name, chart.tools, chart.node));
   }
   if (nodes.length) section("learning", "Learning", "Point at a curve for its values; drag over a stretch to look closer, double click to come back. Dashed lines are baselines that learn nothing; a ring marks the best epoch.", grid(nodes), el("div", { class: "side" }, ...small));
@@ -163,7 +163,7 @@ function scheduleSection() {
   if (!chosen.length) return;
   const nodes = chosen.map(({ run }) => schedulePicture(run));
   const truths = chosen.filter(({ run }) => run.schedule.truth).map(({ run, index }) => panel(title(run, "Predicted and measured time of each rank's step"), [], scatter({ x: run.schedule.truth.predicted, y: run.schedule.truth.truth, xLabel: "predicted", yLabel: "measured", unit: "seconds", color: runColor(index), name: "times of " + run.label })));
-  section("schedule", "Schedule", null, el("div", { class: "wide" }, ...nodes), truths.length ? el("div", { class: "side" }, ...truths) : null);
+  section("schedule", "Schedule", null, el("div", { class: "wide" }, ...nodes), truths.length ? el("div", { class: "half" }, ...truths) : null);
 }
 function graphSection() {
   const seen = new Set(), nodes = [];
@@ -179,7 +179,7 @@ function graphSection() {
 }
 function predictionSection() {
   const nodes = having((run) => run.predicted.length).flatMap(({ run, index }) => run.predicted.map((one) => panel(title(run, `${one.what}, ${one.split}`), [], scatter({ x: one.truth, y: one.predicted, xLabel: "truth", yLabel: "predicted", unit: "plain", color: runColor(index), name: `predictions of ${run.label}, ${one.split}` }))));
-  if (nodes.length) section("predictions", "Predictions and truth", "A sample; on the dashed line a prediction would be right.", el("div", { class: "side" }, ...nodes));
+  if (nodes.length) section("predictions", "Predictions and truth", "A sample; on the dashed line a prediction would be right.", el("div", { class: "half" }, ...nodes));
 }
 
 function copyButton(text) {
