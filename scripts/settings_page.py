@@ -17,7 +17,9 @@ SOURCES = (
     ("model", "nn/settings.py", "ModelSettings"), ("task", "graph/tasks.py", "TaskSettings"),
     ("window", "plan/batch/windows.py", "WindowSettings"), ("split", "graph/tasks.py", "SplitSettings"),
     ("inputs", "train/settings.py", "InputSettings"), ("optim", "train/settings.py", "OptimSettings"),
-    ("train", "train/settings.py", "TrainSettings"), ("live", "train/settings.py", "LiveSettings"),
+    ("train", "train/settings.py", "TrainSettings"),
+    ("reuse", "train/settings.py", "ReuseSettings"), ("live", "train/settings.py", "LiveSettings"),
+    ("system", "train/system.py", "SystemSettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
 

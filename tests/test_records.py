@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
+    Deviated,
     Ended,
     EpochEnded,
     Evaluated,
@@ -58,6 +59,7 @@ EXAMPLES: list[Record] = [
         graph="g", nodes=5, edges=(3, 4), active=(2, 3), overlap=(1.0, 0.5), train_stop=1, val_stop=1, test_stop=2
     ),
     Predicted(split="test", what="log1p(in-degree)", truth=(1.0, 2.0), predicted=(1.5, 1.75)),
+    Deviated(epoch=1, what="sym-lazy", deviation=5e-4),
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
 scores = st.dictionaries(texts, numbers, max_size=3)

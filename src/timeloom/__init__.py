@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from timeloom.nn.model import View as View
     from timeloom.nn.settings import ModelSettings as ModelSettings
     from timeloom.report.frames import Run as Run
-    from timeloom.train.runs import evaluate as evaluate
-    from timeloom.train.runs import predict as predict
+    from timeloom.train.inference import evaluate as evaluate
+    from timeloom.train.inference import predict as predict
     from timeloom.train.runs import resume as resume
     from timeloom.train.runs import train as train
 
@@ -42,8 +42,8 @@ _HOMES = {
     "Run": ("timeloom.report.frames", "Run"),
     "train": ("timeloom.train.runs", "train"),
     "resume": ("timeloom.train.runs", "resume"),
-    "evaluate": ("timeloom.train.runs", "evaluate"),
-    "predict": ("timeloom.train.runs", "predict"),
+    "evaluate": ("timeloom.train.inference", "evaluate"),
+    "predict": ("timeloom.train.inference", "predict"),
     "Model": ("timeloom.nn.model", "Model"),
     "View": ("timeloom.nn.model", "View"),
     "PerNode": ("timeloom.nn.model", "PerNode"),

@@ -19,7 +19,8 @@ from timeloom.nn.models import MODELS
 from timeloom.records import RunDirectory, from_json
 from timeloom.train.evaluate import evaluate_baselines
 from timeloom.train.goals.links import LinkGoal
-from timeloom.train.runs import open_run, train
+from timeloom.train.inference import open_run
+from timeloom.train.runs import train
 
 QUICK = ["--set", "model.hidden=4", "--set", "train.epochs=2", "--set", "train.threads=1", "--set", "window.length=3"]
 NAMES = [f"node {letter}" for letter in "édcbafghijkl"]
@@ -98,7 +99,8 @@ def test_json_lines_are_the_records_and_nothing_else(
     records = [from_json(json.loads(line)) for line in told.out.splitlines()]
     assert told.err == ""
     assert told.out == (tmp_path / "run" / "records.jsonl").read_text()
-    assert {record.kind for record in records} == {"started", "stepped", "epoch_ended", "evaluated", "saved", "ended"}
+    kinds = {"started", "graph_facts", "stepped", "epoch_ended", "evaluated", "spans", "saved", "ended"}
+    assert {record.kind for record in records} == kinds
 
 
 def test_a_live_run_shows_all_and_the_test(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

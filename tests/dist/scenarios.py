@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -217,8 +218,13 @@ def gradients_are_weighted_by_units(world: World) -> None:
                 grad = draw(*shapes[place][0], seed=100 * place + unit).to(parameter.dtype)
                 parameter.grad = grad if parameter.grad is None else parameter.grad + grad
         odd.grad = torch.ones(3, dtype=torch.float64) if world.rank == world.size - 1 else None
-        found = gradients.agree(dealt[world.rank], Flags())
-        assert found == Agreement(weight=sum(dealt), stop=0, non_finite=0, error=0)
+        # Three for each unit: their mean is 3 wherever the units are, and nothing where there are none.
+        found = gradients.agree(dealt[world.rank], Flags(), loss=3.0 * dealt[world.rank])
+        assert found.learnt
+        assert found.loss == 3.0 if sum(dealt) else math.isnan(found.loss)
+        assert replace(found, loss=3.0) == Agreement(
+            weight=sum(dealt), stop=0, non_finite=0, error=0, save=0, loss=3.0, learnt=True
+        )
         assert unused.grad is None
         close(odd.grad, torch.ones(3, dtype=torch.float64) / max(sum(dealt), 1))
         for place, parameter in enumerate(parameters):
@@ -276,8 +282,10 @@ def flags_of_any_rank_reach_all_and_harm_no_gradient(world: World) -> None:
     gradients = Gradients(world, [parameter])
     last = world.rank == world.size - 1
     parameter.grad = torch.ones(2)
-    found = gradients.agree(1, Flags(stop=last, non_finite=world.rank == 0, error=True))
-    assert found == Agreement(weight=world.size, stop=1, non_finite=1, error=world.size)
+    found = gradients.agree(1, Flags(stop=last, non_finite=world.rank == 0, error=True, save=last), loss=2.0)
+    assert found == Agreement(
+        weight=world.size, stop=1, non_finite=1, error=world.size, save=1, loss=2.0, learnt=True
+    )  # fmt: skip
     assert parameter.grad.tolist() == [1.0, 1.0]
     parameter.grad = torch.tensor([math.nan if last else 1.0, 2.0])
     assert gradients.agree(1, Flags(non_finite=last)).non_finite == 1
@@ -285,6 +293,10 @@ def flags_of_any_rank_reach_all_and_harm_no_gradient(world: World) -> None:
     assert parameter.grad[1] == 2.0
     assert Gradients(world, []).agree(2.5, Flags(stop=True)).weight == 2.5 * world.size
     assert Gradients(world, [Parameter(torch.empty(0)), parameter]).agree(1, Flags()).weight == world.size
+    parameter.grad = None
+    assert not gradients.agree(1, Flags()).learnt
+    parameter.grad = torch.ones(2) if last else None
+    assert gradients.agree(1, Flags()).learnt
 
 
 def half_precision_is_added_in_single(world: World) -> None:
@@ -294,7 +306,7 @@ def half_precision_is_added_in_single(world: World) -> None:
 
 
 def one_collective_a_bucket_carries_everything(world: World) -> None:
-    """Four parameters of 10 numbers in one bucket, then in two; 4 numbers and a flag each lie in the last."""
+    """Four parameters of 10 numbers in one bucket, then in two; 6 numbers and a flag each lie in the last."""
 
     def sent(gradients: Gradients) -> dict[str, int]:
         before = world.tallies
@@ -308,8 +320,8 @@ def one_collective_a_bucket_carries_everything(world: World) -> None:
         return 2 * (world.size - 1) * 4 * numbers // world.size
 
     parameters = [Parameter(torch.zeros(10)) for _ in range(4)]
-    assert sent(Gradients(world, parameters)) == {"grad/bucket0": cost(48)}
-    assert sent(Gradients(world, parameters, bucket_bytes=80)) == {"grad/bucket0": cost(20), "grad/bucket1": cost(28)}
+    assert sent(Gradients(world, parameters)) == {"grad/bucket0": cost(50)}
+    assert sent(Gradients(world, parameters, bucket_bytes=80)) == {"grad/bucket0": cost(20), "grad/bucket1": cost(30)}
 
 
 NODES = 9

@@ -69,6 +69,9 @@ class TinyGraph:
     def __len__(self) -> int:
         return len(self.all)
 
+    def num_edges(self, t: int) -> int:
+        return len(self.snapshot(t))
+
     def snapshot(self, t: int) -> Snapshot:
         assert 0 <= t < len(self.all), f"snapshot {t} of {len(self.all)}"
         return self.all[t]

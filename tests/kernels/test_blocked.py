@@ -18,6 +18,7 @@ from timeloom.kernels.block import Cell
 from timeloom.kernels.blocked import Precision, Walked, Window, walk_window
 from timeloom.kernels.blocked_cells import Gru, Lstm, Tgcn
 from timeloom.kernels.front import Affine, Sight, mapped
+from timeloom.kernels.products import Products
 from timeloom.kernels.workspace import Pool, keep_memory
 
 H, NODES = 5, 37
@@ -148,17 +149,48 @@ def test_blocks_equal_steps_in_single_precision(kind: str, maps: int) -> None:
     assert_equal(blocks(problem), results(step_by_step(problem.window, problem.state), problem.leaves), 1e-5)
 
 
-@pytest.mark.parametrize("maps", [0, 1, 3])
+# Of what comes out, and of gradients, in shares of their norms. Gradients of the first of several maps are sums of 300
+# nodes that mostly cancel, so that roundings of 0.4 % at each map and snapshot show as 2 %: products of the same
+# rounded factors without any further rounding are off by as much (see the test after this).
+NEAR = {0: (2e-3, 6e-3), 1: (4e-3, 8e-3), 3: (8e-3, 3e-2)}
+
+
+@pytest.mark.parametrize("maps", NEAR)
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_factors_are_near(kind: str, maps: int) -> None:
     # Without relu, whose gradient may jump where a rounded input changes its sign.
     problem = given(kind, maps, dtype=torch.float32, relu=False, nodes=300)
     ours = blocks(problem, replace(problem.window, precision="bf16"))
     theirs = results(step_by_step(problem.window, problem.state), problem.leaves)
-    for left, right in zip(ours, theirs, strict=True):
+    for place, (left, right) in enumerate(zip(ours, theirs, strict=True)):
         assert left.dtype == right.dtype
-        assert (left - right).norm() <= 2e-2 * right.norm()
+        assert (left - right).norm() <= NEAR[maps][place >= len(ours) - len(problem.leaves)] * right.norm()
     assert any(not torch.allclose(left, right, rtol=1e-5) for left, right in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_rounded_but_factors_and_products(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that also rounded states, gates or sums of gradients would err by several times as much."""
+    problem = given(kind, 3, dtype=torch.float32, relu=False, nodes=300)
+    window = replace(problem.window, precision="bf16")
+    theirs = results(step_by_step(problem.window, problem.state), problem.leaves)
+    ours = blocks(problem, window)
+    monkeypatch.setattr(Products, "put", _put_exactly)
+    monkeypatch.setattr(
+        Products, "add", lambda _, x_BI, weight_IO, out_BO: out_BO.addmm_(x_BI.float(), weight_IO.float())
+    )
+    best = blocks(problem, window)
+    off = [
+        torch.tensor([(left - right).norm() / right.norm() for left, right in zip(found, theirs, strict=True)]).norm()
+        for found in (ours, best)
+    ]
+    assert off[0] <= 1.3 * off[1]
+
+
+def _put_exactly(_: Products, x_BI: Tensor, weight_IO: Tensor, bias: Tensor | None, out_BO: Tensor) -> None:
+    torch.mm(x_BI.float(), weight_IO.float(), out=out_BO)
+    if bias is not None:
+        out_BO.add_(bias)
 
 
 def test_short_factors_with_relu_are_near() -> None:
@@ -238,10 +270,14 @@ def test_what_is_asked_for_is_what_comes_back(kind: str, wanted: tuple[int, ...]
     assert_equal(results(walked, problem.leaves), results(step_by_step(window, problem.state), problem.leaves), 1e-12)
 
 
+PRECISIONS: tuple[tuple[Precision, float], ...] = (("exact", 1e-6), ("bf16", 0.0))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_gradient_the_same_comes_out(kind: str) -> None:
-    both: tuple[Precision, ...] = ("exact", "bf16")
-    for precision in both:
+    # To the bit by bf16 products; those of MKL depend in the last bit on where in a cache line a block begins, and
+    # that is another place where nothing is kept for going back.
+    for precision, tolerance in PRECISIONS:
         problem = given(kind, 2, dtype=torch.float32)
         window = replace(problem.window, precision=precision)
         walked = walk_window(window, problem.state, Pool())
@@ -252,7 +288,7 @@ def test_without_a_gradient_the_same_comes_out(kind: str) -> None:
         for left, right in zip(
             (*walked.outputs, *walked.state, *walked.kept), (*again.outputs, *again.state, *again.kept), strict=True
         ):
-            assert torch.equal(left, right)
+            torch.testing.assert_close(right, left.detach(), rtol=tolerance, atol=tolerance)
             assert not right.requires_grad
 
 
@@ -302,7 +338,7 @@ def test_a_second_derivative_is_refused() -> None:
     last = walk_window(problem.window, problem.state, Pool()).outputs[-1]
     first = torch.autograd.grad((last * last).sum(), problem.leaves[0], create_graph=True)[0]
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        torch.autograd.grad(first.sum(), problem.leaves[0])
+        first.sum().backward()  # type: ignore[no-untyped-call]
 
 
 def test_windows_at_once_do_not_share_memory() -> None:

@@ -19,7 +19,7 @@ from timeloom.kernels import attention_forward, loops
 from timeloom.kernels.aggregate import aggregate, bag, sum_rows
 from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
-from timeloom.kernels.loops import array_of, has_loops, in_parts, sum_scaled
+from timeloom.kernels.loops import array_of, fresh, has_loops, in_parts, sum_scaled
 from timeloom.kernels.norms import Scales
 from timeloom.kernels.vectors import exp, fma, larger, load, some_64, store
 
@@ -144,7 +144,7 @@ def _larger_of(left: Any, right: Any, out: Any) -> None:
 
 
 def test_the_larger_of_a_number_and_none_is_the_second() -> None:
-    left, right = np.tile(np.float32([1, 2, np.nan, 5]), 4), np.tile(np.float32([2, 1, 3, np.nan]), 4)
+    left, right = (np.tile(np.array(four, np.float32), 4) for four in ([1, 2, np.nan, 5], [2, 1, 3, np.nan]))
     out = np.empty_like(left)
     _larger_of(left, right, out)
     assert out[:3].tolist() == [2, 2, 3]
@@ -177,7 +177,7 @@ def test_an_edge_to_a_row_that_is_not_there_is_refused(neighbour: int) -> None:
 def test_an_error_in_any_part_reaches_the_caller() -> None:
     torch.set_num_threads(2)
     with pytest.raises(KeyError, match="4"):
-        in_parts(np.arange(9, dtype=np.int32), 2**30, lambda low, high: {}[low] if low else None)
+        in_parts(np.arange(9, dtype=np.int32), 2**30, lambda low, high: {0: None}[low])
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
@@ -345,6 +345,15 @@ def test_rows_are_taken_together_up_to_a_number_of_edges() -> None:
 def _end_of_chunk(starts: Any, low: int, high: int) -> int:
     end: int = attention_forward.chunk_end(starts, low, high)
     return end
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(0, 3), (1,), (7, 5), (1000, 33)])
+def test_fresh_memory_begins_with_a_cache_line(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    like = torch.empty(0, dtype=dtype)
+    kept = [fresh(shape, like).fill_(place) for place in range(5)]
+    assert all(made.shape == shape and made.dtype == dtype and made.data_ptr() % 64 == 0 for made in kept)
+    assert all((made == place).all() for place, made in enumerate(kept))
 
 
 def test_nothing_given_is_an_empty_array_of_the_same_numbers() -> None:

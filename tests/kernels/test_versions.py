@@ -86,7 +86,7 @@ def test_clean_rows_are_one_row_and_changed_ones_are_not() -> None:
     def places(sends: Bools, hops: int) -> list[bool]:
         changed = spread([heard[1]], changed_rows(heard[:1], heard[1:], sends, nothing), hops - 1)
         table = name_rows(np.stack([np.ones(4, np.bool_), changed]), np.full((2, 4), hops + 1, np.uint8))
-        return (table.place_TN[0] == table.place_TN[1]).tolist()
+        return [bool(one) for one in table.place_TN[0] == table.place_TN[1]]
 
     assert places(nothing, 1) == [True, True, True, False]
     sends_0 = np.array([True, False, False, False])

@@ -6,9 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from timeloom.errors import BadInput
-from timeloom.plan.cost import CACHED_BYTES, KERNELS, Costs, Law, Work, as_json, errors, fit, from_json
+from timeloom.plan.cost import CACHED_BYTES, KERNELS, Costs, Law, Work, as_json, errors, fit, from_json, least_squares
 
 TRUE = Law((1e-5, 1e-9, 2e-10, 0.0, 4e-11), (1e-5, 0.0, 5e-10, 3e-9, 1.5e-10))
 
@@ -40,6 +43,15 @@ def test_no_coefficient_is_below_zero_and_small_cases_count_as_much_as_large_one
     small = np.array([seconds[place] < np.median(seconds) for place in range(len(works))])
     assert np.median(off[small]) < 1.6
     assert np.median(off[~small]) < 1.6
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 5))
+def test_the_least_squares_are_scipys(seed: int, rows: int, columns: int) -> None:
+    rng = np.random.default_rng(seed)
+    terms, wanted = rng.normal(size=(rows, columns)), rng.normal(size=rows)
+    found = least_squares(terms, wanted)
+    assert (found >= 0.0).all()
+    assert np.linalg.norm(terms @ found - wanted) == pytest.approx(nnls(terms, wanted)[1], rel=1e-9, abs=1e-9)
 
 
 def test_rows_beyond_the_cache_have_a_law_of_their_own() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from timeloom.records import (
+    Deviated,
     Ended,
     EpochEnded,
     Evaluated,
@@ -117,6 +118,7 @@ class Fake:
             ))  # fmt: skip
         baselines = {"zero": {"mse": 2.8, "mae": 1.46}, "persistence": {"mse": 0.214, "mae": 0.333}}
         scores = {"mse": loss * 1.1, "mae": loss * 1.5}
+        told.append(Deviated(epoch=epoch, what="sym-lazy", deviation=0.001 * (epoch + 1)))
         told.append(Evaluated(epoch=epoch, split="val", scores=scores, baselines=baselines, seconds=0.05))
         return told
 

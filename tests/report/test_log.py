@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.report.fake import Fake
 from timeloom.errors import BadRun
-from timeloom.records import Ended, Resumed, RunDirectory, is_in_use, read, stream
+from timeloom.records import Ended, Record, Resumed, RunDirectory, is_in_use, read, stream
 from timeloom.report.log import RunLog, read_log, read_on, state_of
 
 
 def shown(log: RunLog) -> tuple[object, ...]:
     return (
-        log.started, log.ended, log.epochs, log.evaluated, log.traffic, log.scheduled, log.facts, log.predicted,
+        log.started, log.ended, log.epochs, log.evaluated, log.traffic, log.scheduled, log.deviated, log.warned, log.saved, log.resumed, log.facts, log.predicted,
         list(log.steps.loss), list(log.steps.step), list(log.parts.began), list(log.parts.phase), log.ranks,
     )  # fmt: skip
 
@@ -82,6 +83,17 @@ def test_a_run_that_was_seen_in_use_stops_at_once_and_another_within_a_minute(tm
         log = read_log(run)
         assert state_of(log) == "running"
     assert state_of(log) == "stopped"
+
+
+@pytest.mark.parametrize("kind", get_args(Record), ids=lambda kind: str(kind.kind))
+def test_no_kind_of_record_is_passed_over(tmp_path: Path, kind: type[Record]) -> None:
+    every = [*Fake(warning="x").records(), Resumed(checkpoint="x", epoch=1, step=1)]
+    told = [record for record in every if type(record) is kind]
+    assert told, f"the made-up run tells no {kind.kind}: let it"
+    with RunDirectory.create(tmp_path / "run", "", overwrite=False) as run:
+        before = shown(read_log(tmp_path / "run"))
+        run.append(told[0])
+        assert shown(read_log(tmp_path / "run")) != before
 
 
 def test_a_stream_can_begin_at_any_record(tmp_path: Path) -> None:

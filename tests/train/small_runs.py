@@ -12,7 +12,7 @@ from torch import Tensor
 from timeloom.config import merge
 from timeloom.graph.ingest import Ingest, Windows, ingest
 from timeloom.graph.synth import Drift, synth
-from timeloom.records import Resumed, Saved, as_json, read
+from timeloom.records import Resumed, Saved, Spans, Traffic, as_json, read
 from timeloom.train import checkpoint
 
 Snapshots = Sequence[Sequence[tuple[int, int]]]
@@ -60,7 +60,7 @@ def random_snapshots(num_nodes: int, num_edges: int, num_snapshots: int, seed: i
 
 def history(run: Path) -> list[dict[str, Any]]:
     """Return what happened in a run: its records but for what the clock or an interruption may change."""
-    kept = [as_json(record) for record in read(run) if not isinstance(record, Saved | Resumed)]
+    kept = [as_json(record) for record in read(run) if not isinstance(record, Saved | Resumed | Spans | Traffic)]
     for record in kept:
         record.pop("seconds", None)
         # More of them may be asked for when the run goes on.

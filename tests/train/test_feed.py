@@ -25,10 +25,12 @@ PLENTY = 1 << 30
 
 def feed_of(
     graph: TinyGraph, name: TaskName, *, horizon: int | None = None, inputs: InputSettings | None = None,
-    cache_bytes: int = PLENTY, dtype: torch.dtype = torch.float64,
+    cache_bytes: int = PLENTY, dtype: torch.dtype = torch.float64, at_hand: int = 4,
 ) -> Feed:  # fmt: skip
     task = TaskSettings(name=name, horizon=horizon)
-    return Feed(graph, task, inputs or InputSettings(), dtype=dtype, device=CPU, cache_bytes=cache_bytes)
+    return Feed(
+        graph, task, inputs or InputSettings(), dtype=dtype, device=CPU, cache_bytes=cache_bytes, at_hand=at_hand
+    )
 
 
 def labelled(name: TaskName) -> LabelKind:
@@ -247,7 +249,7 @@ def test_what_is_kept_in_memory_is_what_would_be_made_again(name: TaskName, feat
 
 def test_what_has_room_is_made_once_and_nothing_is_kept_without() -> None:
     graph = tiny(8, weighted=True)
-    plenty, none = feed_of(graph, "degree"), feed_of(graph, "degree", cache_bytes=0)
+    plenty, none = (feed_of(graph, "degree", cache_bytes=room, at_hand=0) for room in (PLENTY, 0))
     for t in range(len(graph)):
         assert plenty.view(t) is plenty.view(t)
         assert plenty.rows(t) is plenty.rows(t)
@@ -261,7 +263,7 @@ def test_what_has_room_is_made_once_and_nothing_is_kept_without() -> None:
 @pytest.mark.parametrize("cache_bytes", [0, 700, 2_000, 6_000])
 def test_what_is_kept_stays_within_the_size_allowed(cache_bytes: int, dtype: torch.dtype) -> None:
     graph = tiny(9, weighted=True, num_nodes=20)
-    feed = feed_of(graph, "degree", cache_bytes=cache_bytes, dtype=dtype)
+    feed = feed_of(graph, "degree", cache_bytes=cache_bytes, dtype=dtype, at_hand=0)
     feed.measure(TRAIN_STOP)
     size, count = 0, 0
     for t in range(len(graph)):
@@ -277,13 +279,16 @@ def test_what_is_kept_stays_within_the_size_allowed(cache_bytes: int, dtype: tor
 
 
 def test_the_last_few_snapshots_are_at_hand() -> None:
-    feed = feed_of(tiny(9), "degree", cache_bytes=0)
-    first = feed.snapshot(0)
-    assert feed.snapshot(0) is first
-    for t in (1, 2, 3, 0, 4, 0):
-        feed.snapshot(t)
-    assert feed.snapshot(0) is first
-    assert len(feed._at_hand) == 4
+    feed = feed_of(tiny(9), "degree", cache_bytes=0, at_hand=2)
+    for get in (feed.view, feed.rows):
+        first = get(0)
+        assert get(0) is first
+        for t in (1, 2, 3, 0, 4, 0):
+            get(t)
+        assert get(0) is first
+        for t in (1, 2, 3, 4):
+            get(t)
+        assert get(0) is not first
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Scene:
 
     def loss(self, t: int, draw: Draw = ALL) -> float | None:
         loss = self.goal.loss(self.head, self.seen(t), draw)
-        return None if loss is None else float(loss.detach())
+        return None if loss is None else float(loss.total.detach()) / loss.count
 
     @torch.no_grad()
     def score(self, part: Part, first: int, last: int) -> Marks:

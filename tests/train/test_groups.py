@@ -13,13 +13,14 @@ from timeloom.graph.tasks import TaskSettings
 from timeloom.nn.models import MODELS
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
-from timeloom.plan.types import Unit
+from timeloom.plan.types import Step, Unit
 from timeloom.records import RunDirectory
 from timeloom.train.encode import Encoder
 from timeloom.train.goals.goal import Draw
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import OptimSettings, ReuseSettings, RunSettings, TrainSettings
 from timeloom.train.trainer import Trainer
+from timeloom.train.whole import WholeWorker
 
 DRAW = Draw(seed=0, epoch=0)
 
@@ -37,8 +38,8 @@ def graph_of(features: Any = "fixed") -> TinyGraph:
 
 def session_of(name: str, mode: Any, task: Any = "degree", features: Any = "fixed", layers: int = 1) -> Session:
     settings = RunSettings(
-        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers), task=TaskSettings(name=task),
-        window=WindowSettings(length=3, state="zero", groups=2),
+        graph="", model=ModelSettings(name=name, hidden=4, heads=2, span=3, layers=layers),
+        task=TaskSettings(name=task), window=WindowSettings(length=3, state="zero", groups=2),
         train=TrainSettings(precision="float64", device="cpu"), reuse=ReuseSettings(mode=mode),
         optim=OptimSettings(name="sgd", rate=0.1, clip=0.0),
     )  # fmt: skip
@@ -49,7 +50,7 @@ def step_of(session: Session, path: Path, units: tuple[Unit, ...]) -> tuple[floa
     """Take one step; return the loss, and by how much every parameter moved."""
     before = [value.clone() for value in session.predictor.state_dict().values()]
     with RunDirectory.create(path, "", overwrite=True) as run:
-        told = Trainer(session, run).step(units, DRAW)
+        told = Trainer(session, run).step(Step(units={0: units}, ends_epoch=True), DRAW)
     after = session.predictor.state_dict().values()
     return told.loss, [new - old for new, old in zip(after, before, strict=True)]
 
@@ -87,7 +88,7 @@ def test_rows_that_windows_share_are_made_once(tmp_path: Path, monkeypatch: pyte
 def test_no_more_than_one_window_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
     held = 0
-    honest = Trainer.loss
+    honest = WholeWorker.loss
 
     class Mark(torch.autograd.Function):
         """Passes a loss on; while its graph lives, so does a window's."""
@@ -105,11 +106,11 @@ def test_no_more_than_one_window_is_held_at_a_time(tmp_path: Path, monkeypatch: 
             held -= 1
             return gradients[0]
 
-    def watched(self: Trainer, *given: Any) -> Any:
+    def watched(self: WholeWorker, *given: Any) -> Any:
         loss, kept = honest(self, *given)
         return Mark.apply(loss), kept  # type: ignore[no-untyped-call]
 
-    monkeypatch.setattr(Trainer, "loss", watched)
+    monkeypatch.setattr(WholeWorker, "loss", watched)
     step_of(session_of("tgcn", "versions"), tmp_path / "run", units_of(0, 1, 2, 3))
     assert alive == [1, 1, 1, 1]
 

@@ -23,11 +23,12 @@ from timeloom.nn.heads import Head
 from timeloom.records import EpochEnded, Evaluated, Record, RunDirectory, Stepped
 from timeloom.train.feed import Scales
 from timeloom.train.goals.classes import ClassGoal
-from timeloom.train.goals.goal import Draw, Goal, Marks, Seen
+from timeloom.train.goals.goal import Draw, Goal, Loss, Marks, Seen
 from timeloom.train.goals.links import LinkGoal
 from timeloom.train.goals.values import ValueGoal
+from timeloom.train.inference import evaluate, predict
 from timeloom.train.live import first_scored, train_live
-from timeloom.train.runs import evaluate, predict, train
+from timeloom.train.runs import train
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import LiveSettings, RunSettings
 from timeloom.train.trainer import Trainer
@@ -70,7 +71,7 @@ def test_no_label_is_learnt_from_before_it_was_due_and_its_own_prediction_was_sc
     events: list[tuple[str, int, str]] = []
     loss, score = kind.loss, kind.score
 
-    def lossy(goal: Goal, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+    def lossy(goal: Goal, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         events.append(("loss" if torch.is_grad_enabled() else "stop", seen.t, draw.side))
         return loss(goal, head, seen, draw)
 
@@ -274,9 +275,9 @@ def test_the_share_that_is_held_out_only_stops(drifting: Path, tmp_path: Path, m
     train(drifting, tmp_path / "a", small(LIVE))
     true = ValueGoal.loss
 
-    def scaled(goal: ValueGoal, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
+    def scaled(goal: ValueGoal, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         loss = true(goal, head, seen, draw)
-        return loss if draw.side != "held" or loss is None else 1000.0 * loss + 7.0
+        return loss if draw.side != "held" or loss is None else Loss(1000.0 * loss.total + 7.0, loss.count)
 
     monkeypatch.setattr(ValueGoal, "loss", scaled)
     train(drifting, tmp_path / "b", small(LIVE))

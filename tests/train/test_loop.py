@@ -19,12 +19,14 @@ from timeloom.config import build, merge
 from timeloom.errors import BadConfig, Diverged, TooLarge
 from timeloom.graph.dynamic import open_graph
 from timeloom.plan.batch.windows import WindowSettings, training_windows
+from timeloom.plan.types import Unit
 from timeloom.records import Record
 from timeloom.train import checkpoint, loop
 from timeloom.train.feed import Feed
+from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import rate_in
 from timeloom.train.runs import resume, train
-from timeloom.train.session import open_session, step_randomness
+from timeloom.train.session import open_session, unit_randomness
 from timeloom.train.settings import OptimSettings, RunSettings
 from timeloom.train.trainer import Trainer
 
@@ -398,13 +400,14 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(
     assert of_kind(tmp_path / "a", "epoch_ended") != of_kind(tmp_path / "c", "epoch_ended")
 
 
-def test_dropout_is_keyed_by_seed_epoch_and_step(drifting: Path, tmp_path: Path) -> None:
-    def drawn(seed: int, epoch: int, step: int) -> bytes:
+def test_dropout_is_keyed_by_seed_epoch_and_window(drifting: Path, tmp_path: Path) -> None:
+    def drawn(seed: int, epoch: int, first: int) -> bytes:
         chosen = build(RunSettings, small({"graph": str(drifting), "train": {"seed": seed}}))
-        with step_randomness(open_session(chosen, open_graph(drifting)), epoch, step):
+        unit = Unit(first=first, last=4, targets=(3,), fresh=True)
+        with unit_randomness(open_session(chosen, open_graph(drifting)), Draw(seed=seed, epoch=epoch), unit):
             return torch.rand(8).numpy().tobytes()
 
-    keys = [(seed, epoch, step) for seed in (0, 1) for epoch in (0, 1) for step in (0, 1)]
+    keys = [(seed, epoch, first) for seed in (0, 1) for epoch in (0, 1) for first in (0, 1)]
     assert len({drawn(*key) for key in keys}) == len(keys)
     assert [drawn(*key) for key in keys] == [drawn(*key) for key in keys]
     for dropout in (0.0, 0.5):

@@ -35,7 +35,8 @@ from timeloom.errors import BadConfig, BadRun, Interrupted
 from timeloom.graph.append import Append, append
 from timeloom.records import RunDirectory, read
 from timeloom.train import checkpoint, loop, runs
-from timeloom.train.runs import MAY_CHANGE, evaluate, predict, resume, train
+from timeloom.train.inference import evaluate, predict
+from timeloom.train.runs import MAY_CHANGE, resume, train
 from timeloom.train.trainer import Trainer
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -17,8 +17,10 @@ import torch
 import timeloom
 from tests.train.small_runs import GIVEN, columns_of, drift, history, of_kind, random_snapshots, saved, small
 from timeloom.errors import BadConfig
-from timeloom.records import Ended, Evaluated, Record, Started, Stepped
-from timeloom.train.runs import Result, derived_of, open_run, open_untrained, result_of, train
+from timeloom.records import Ended, Evaluated, GraphFacts, Record, Started, Stepped
+from timeloom.train.derived import derived_of
+from timeloom.train.inference import Result, open_run, open_untrained, result_of
+from timeloom.train.runs import train
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def test_a_graph_is_made_opened_trained_on_measured_and_asked_in_a_few_lines(tmp
     assert isinstance(graph, timeloom.DynamicGraph)
     shown: list[Record] = []
     result = timeloom.train(graph, tmp_path / "run", small(), model="dcrnn", task="links", show=shown.append)
-    assert [type(record) for record in shown[:2]] == [Started, Stepped]
+    assert [type(record) for record in shown[:3]] == [Started, GraphFacts, Stepped]
     assert isinstance(shown[-1], Ended)
     assert isinstance(result, Result)
     assert result.path == tmp_path / "run"

@@ -9,7 +9,7 @@ import torch
 
 import timeloom
 from timeloom.errors import BadConfig
-from timeloom.train.runs import open_untrained
+from timeloom.train.inference import open_untrained
 from timeloom.train.session import keyed_torch
 
 

@@ -17,11 +17,12 @@ from timeloom.nn.models import MODELS
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings, scoring_windows
 from timeloom.plan.types import Unit
-from timeloom.train.evaluate import evaluate, evaluate_baselines, seen_after
+from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.goals.goal import Marks, Seen
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import RunSettings, TrainSettings
 from timeloom.train.walk import Carry, carry_of, first_carry, goes_on
+from timeloom.train.workers import make_worker
 
 ALONE = sorted(name for name in MODELS if not name.startswith("evolvegcn"))
 RESTARTING = ["evolvegcn_o", "evolvegcn_h"]
@@ -216,7 +217,7 @@ def test_a_saved_carry_goes_on_where_nodes_have_joined(name: str) -> None:
             _, kept = over(small, 0, 4, first_carry(small.model, small.feed), keep=3)
             assert kept is not None
             saved = tuple(part.clone() for part in kept.tensors())
-            same, more = carry_of(small.model, saved, small.feed), carry_of(large.model, saved, large.feed)
+            same, more = carry_of(small.model, saved, num_nodes), carry_of(large.model, saved, num_nodes + 1)
             assert all(torch.equal(one, other) for one, other in zip(same.tensors(), saved, strict=True))
             assert (more.out_NH[num_nodes:] == 0.0).all()
             assert not more.born_N[num_nodes:].any()
@@ -237,7 +238,7 @@ def test_a_window_that_goes_on_from_a_saved_carry_teaches_the_first_weight(name:
     assert isinstance(slot, Shared)
     _, kept = over(session, 0, 3, first_carry(session.model, session.feed), keep=2)
     assert kept is not None
-    saved = carry_of(session.model, tuple(part.detach().clone() for part in kept.tensors()), session.feed)
+    saved = carry_of(session.model, tuple(part.detach().clone() for part in kept.tensors()), 8)
     for carry in (kept, goes_on(session.model, saved)):
         seen, _ = over(session, 3, 6, carry)
         (gradient,) = torch.autograd.grad(seen[-1].out_NH.sum(), slot.start, allow_unused=True)
@@ -265,7 +266,7 @@ def test_evaluation_with_inherited_states_is_one_long_walk(name: str, length: in
     session = session_of(name, window=WindowSettings(length=length))
     expected = whole(session)
     for first, last in ((0, COUNT), (5, 7), (8, 9)):
-        seen = list(seen_after(session, first, last))
+        seen = list(make_worker(session).see(first, last))
         assert [one.t for one in seen] == list(range(first, last))
         for one in seen:
             assert torch.equal(one.out_NH, expected[one.t].out_NH)
@@ -276,7 +277,7 @@ def test_evaluation_with_inherited_states_is_one_long_walk(name: str, length: in
 @pytest.mark.parametrize("name", MODELS)
 def test_evaluation_from_zero_is_a_window_of_its_own_for_every_snapshot(name: str) -> None:
     session = session_of(name, window=WindowSettings(length=3, state="zero"))
-    for one in seen_after(session, 1, COUNT):
+    for one in make_worker(session).see(1, COUNT):
         first = max(0, one.t - 2)
         with torch.no_grad():
             alone, _ = over(session, first, one.t + 1, first_carry(session.model, session.feed))
@@ -289,7 +290,7 @@ def test_evaluation_from_zero_is_a_window_of_its_own_for_every_snapshot(name: st
 def test_evaluation_of_an_evolving_weight_restarts_it_where_training_does(name: str, length: int, stride: int) -> None:
     session = session_of(name, window=WindowSettings(length=length, stride=stride))
     step = stride or length
-    for seen in seen_after(session, 0, COUNT):
+    for seen in make_worker(session).see(0, COUNT):
         # The first window that covers the snapshot begins at a multiple of the step.
         begin = 0
         while begin + length <= seen.t:
@@ -325,11 +326,11 @@ def test_scores_do_not_depend_on_how_evaluation_is_cut(name: str, state: str) ->
     session = session_of(name, window=WindowSettings(length=3, state=state))  # type: ignore[arg-type]
     first, last = session.split.of("train")
     evaluate_baselines(session, "train")
-    expected = evaluate(session, "train")
+    expected = evaluate(make_worker(session), "train")
     assert set(expected) == set(session.goal.metrics)
     marks = Marks()
     for t in reversed(range(first, last)):
-        (seen,) = seen_after(session, t, t + 1)
+        (seen,) = make_worker(session).see(t, t + 1)
         with torch.no_grad():
             session.goal.score(session.head, seen, "train", marks)
     assert marks.means() == pytest.approx(expected, rel=1e-12)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -17,8 +18,10 @@ from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.live import live
+from timeloom.cli.options import GIVEN
 from timeloom.cli.report import report, trace
 from timeloom.cli.synth import synth
+from timeloom.cli.systems import systems
 from timeloom.cli.train import evaluate, models, predict, train
 from timeloom.errors import BadConfig, TimeloomError
 
@@ -45,6 +48,7 @@ app.command(train)
 app.command(evaluate)
 app.command(predict)
 app.command(models)
+app.command(systems)
 app.command(calibrate)
 app.command(report)
 app.command(trace)
@@ -66,7 +70,9 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command; return its exit code (see `timeloom.errors`)."""
     try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        GIVEN.set(tuple(arguments))
+        # A command that ran as other processes returns their exit code.
+        code: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         _say(str(error))
         return BadConfig.exit_code
@@ -89,14 +95,18 @@ def run(arguments: list[str]) -> int:
     except MemoryError:
         _say("out of memory: lower --memory, or close other programs")
         return 5
-    return 0
+    return code or 0
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"timeloom: {sentence}\n")
+    rank = os.environ.get("RANK", "0")
+    sys.stderr.write(f"timeloom: {sentence}\n" if rank == "0" else f"timeloom: rank {rank}: {sentence}\n")
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if (ranks := sys.modules.get("timeloom.train.ranks")) is not None and ranks.here() is not None:
+        ranks.end_process(code)
+    sys.exit(code)

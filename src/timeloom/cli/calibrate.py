@@ -31,17 +31,11 @@ def calibrate(
     """
     if threads < 0:
         raise BadConfig(f"--threads {threads} is too small: give 1 or more, or 0 for as many as torch chooses")
-    import torch
+    from timeloom.train.calibrate import calibrate_machine
 
-    from timeloom.train.calibrate import calibrate as measure
-    from timeloom.train.costs import write_costs
-    from timeloom.train.session import device_of
-
-    chosen = device_of(device)
-    if threads:
-        torch.set_num_threads(threads)
-    told = measure(chosen, lambda line: None if quiet else print(line, file=sys.stderr, flush=True))
-    path = write_costs(told.costs, chosen)
+    told, path = calibrate_machine(
+        device, threads, lambda line: None if quiet else print(line, file=sys.stderr, flush=True)
+    )
     if json:
         sys.stdout.write(json_module.dumps(as_json(told.costs)) + "\n")
         return

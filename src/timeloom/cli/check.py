@@ -63,8 +63,8 @@ def check(
 
 def _check_leaks(path: Path, sets: list[str], *, json: bool) -> None:
     from timeloom.config import parse_sets
+    from timeloom.train.inference import open_run, open_untrained
     from timeloom.train.leak import leaks
-    from timeloom.train.runs import open_run, open_untrained
 
     is_run = (path / "config.toml").exists()
     if is_run and sets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from timeloom.graph.ingest.rows import Reading
     from timeloom.graph.ingest.rules import Budget
 
+GIVEN: ContextVar[tuple[str, ...]] = ContextVar("GIVEN", default=())
+"""The arguments of the command that runs, for one that runs itself as several processes."""
 ROWS = Group("How rows are read", sort_key=2)
 NODES = Group("What comes with nodes", sort_key=4)
+WORLD = Group("Several ranks", sort_key=3)
 OUTPUT = Group("Running", sort_key=5)
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(k|m|g|t)?i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

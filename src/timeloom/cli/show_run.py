@@ -6,17 +6,18 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeloom.records import EpochEnded, Evaluated, Record, Resumed, Started, Stepped, as_json
+from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, as_json
 
 if TYPE_CHECKING:
     from timeloom.train.runs import Show
 
 _SECONDS_BETWEEN_LINES = 5.0
 _LESS_IS_BETTER = ("mse", "mae")
+_WAYS = ("sent_bytes", "received_bytes")
 
 
 @contextmanager
@@ -61,7 +62,7 @@ class _Told:
         self._epoch: EpochEnded | None = None
         self._updates = self._steps = self._epochs = self._now = 0
         self._nodes = self._edges = 0
-        self._seconds, self._score = 0.0, ""
+        self._seconds, self._score, self._off = 0.0, "", ""
 
     def __call__(self, record: Record) -> None:
         if isinstance(record, Started):
@@ -76,6 +77,8 @@ class _Told:
             self._stepped(record)
         elif isinstance(record, EpochEnded):
             self._epoch, self._steps, self._now = record, 0, record.epoch + 1
+        elif isinstance(record, Deviated):
+            self._off = f"  {record.what} is off by {record.deviation:.1e}"
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):
             self._validated(record)
 
@@ -107,7 +110,8 @@ class _Told:
             return
         self._last = now
         what = "snapshot" if record.split == "live" else "epoch"
-        self._write(f"{what} {record.epoch}  loss {loss:.4f}{self._score}  {self._speed()}  {now - self._began:.0f} s")
+        state = f"loss {loss:.4f}{self._score}{self._off}"
+        self._write(f"{what} {record.epoch}  {state}  {self._speed()}  {now - self._began:.0f} s")
 
 
 def table_of(record: Evaluated) -> list[str]:
@@ -124,6 +128,27 @@ def table_of(record: Evaluated) -> list[str]:
             for who, scores in rows.items()
         ]
     return [*lines, *_margins(record)]
+
+
+def traffic_of(by_rank: Mapping[int, Sequence[Traffic]]) -> list[str]:
+    """Return what every rank sent, received and waited for in a whole run; nothing of one that was alone."""
+    if not by_rank:
+        return []
+    lines = ["ranks:", "  rank        sent    received      waited       peak"]
+    for rank, records in sorted(by_rank.items()):
+        sent, received = (sum(sum(getattr(one, way).values()) for one in records) for way in _WAYS)
+        waited = sum(sum(one.waited_s.values()) for one in records)
+        peak = max(one.peak_bytes for one in records)
+        lines.append(f"  {rank:4}{_size(sent):>12}{_size(received):>12}{waited:>10.2f} s{_size(peak):>11}")
+    return lines
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} TiB"
 
 
 def _cell(value: float, name: str) -> str:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from timeloom.cli.options import Set
+from timeloom.cli.options import GIVEN, WORLD, Set
 from timeloom.cli.show import print_json
-from timeloom.cli.show_run import table_of, telling
+from timeloom.cli.show_run import table_of, telling, traffic_of
 from timeloom.errors import BadConfig
-from timeloom.records import Evaluated, as_json
+from timeloom.records import Evaluated, Traffic, as_json, refuse_in_the_way
 
 Json = Annotated[bool, Parameter(help="Print records as JSON, one a line.")]
 Quiet = Annotated[bool, Parameter(help="Show no progress.")]
@@ -42,6 +42,21 @@ class RunFlags:
     """Replace the run that is there."""
     resume: Path | None = None
     """Go on with this run, as if it had never been interrupted."""
+    system: str | None = None
+    """How several ranks share the work: a system of `timeloom systems`."""
+
+
+@Parameter(name="*", group=WORLD)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldFlags:
+    """Under torchrun or SLURM the same command joins the ranks that they started, and these are left out."""
+
+    workers: int = 1
+    """Start so many ranks on this machine."""
+    max_restarts: int = 0
+    """How often all ranks are started again, from the last checkpoint, where one of them dies."""
+    check_world: bool = False
+    """Compare what ranks are about to do together, before every collective (slow)."""
 
 
 def train(
@@ -49,11 +64,12 @@ def train(
     /,
     *,
     run: RunFlags = RunFlags(),
+    world: WorldFlags = WorldFlags(),
     set_: Set = None,
     checkpoint: Checkpoint = None,
     json: Json = False,
     quiet: Quiet = False,
-) -> None:
+) -> int:
     """Train a model on a graph; test it once, at the end, beside baselines that learn nothing.
 
     Ctrl-C and SIGTERM save and end with exit code 75; --resume then goes on, to the same result to the last bit.
@@ -63,32 +79,104 @@ def train(
     timeloom train mails --model tgcn --task links --out runs/mails
     timeloom train mails --task degree --set model.hidden=64 --set train.epochs=50 --out runs/wide
     timeloom train --resume runs/mails
+    timeloom train mails --system psg --workers 2 --out runs/two
+    torchrun --nnodes 2 --nproc-per-node 4 --no-python timeloom train mails --system psg --out runs/eight
     """
     from timeloom.config import merge, parse_sets, read_toml
-    from timeloom.train import runs
+    from timeloom.train import ranks
 
-    changes = parse_sets(set_ or [])
-    shown: list[Evaluated] = []
-    with telling(quiet=quiet, as_lines=json) as show:
+    changes = parse_sets([*(set_ or []), *(["world.check=true"] if world.check_world else [])])
+    if run.resume is not None:
+        _refuse_beside_resume(graph, run)
+    elif checkpoint is not None:
+        raise BadConfig(f"--checkpoint {checkpoint} goes with --resume RUN: a new run has none")
+    job = _Job(graph, run, merge({} if run.config is None else read_toml(run.config), changes), checkpoint)
+    seat = ranks.here()
+    if seat is None and (world.workers != 1 or world.max_restarts):
+        job.check(world.workers)
+        return _as_ranks(world)
+    _refuse_other_launcher(world, None if seat is None else seat.size)
+    with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
+        told = job.do(show)
+    if not json and (seat is None or seat.rank == 0):
+        sys.stdout.write("\n".join([*told, f"{job.out}: records, settings and checkpoints"]) + "\n")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one process, or each of several, is to do."""
+
+    graph: Path | None
+    run: RunFlags
+    settings: dict[str, Any]
+    checkpoint: str | None
+
+    @property
+    def out(self) -> Path:
+        """The run directory."""
+        return self.run.resume or _graph_and_out(self.graph, self.run, self.settings)[1]
+
+    def check(self, workers: int) -> None:
+        """Refuse, before any rank starts, what all of them would refuse."""
+        from timeloom.graph.dynamic import open_graph
+        from timeloom.train import runs
+        from timeloom.train.ranks import refuse_impossible
+
+        if self.run.resume is not None:
+            settings = runs.changed_settings(self.run.resume, self.settings)
+        else:
+            where, out = _graph_and_out(self.graph, self.run, self.settings)
+            refuse_in_the_way(out, overwrite=self.run.overwrite)
+            run = self.run
+            settings = runs.settings_for(
+                open_graph(where), self.settings, model=run.model, task=run.task, system=run.system
+            )  # fmt: skip
+        refuse_impossible(settings, workers)
+
+    def do(self, show: Any) -> list[str]:
+        """Train; return what there is to tell at the end."""
+        from timeloom.train import runs
+
+        shown: list[Evaluated] = []
+        moved: dict[int, list[Traffic]] = {}
 
         def tell(record: Any) -> None:
             if isinstance(record, Evaluated) and record.split in ("all", "test"):
                 shown.append(record)
+            if isinstance(record, Traffic):
+                moved.setdefault(record.rank, []).append(record)
             show(record)
 
+        run = self.run
         if run.resume is not None:
-            _refuse_beside_resume(graph, run)
-            runs.resume(run.resume, changes, name=checkpoint, show=tell)
-            out = run.resume
+            runs.resume(run.resume, self.settings, name=self.checkpoint, show=tell)
         else:
-            if checkpoint is not None:
-                raise BadConfig(f"--checkpoint {checkpoint} goes with --resume RUN: a new run has none")
-            whole = merge({} if run.config is None else read_toml(run.config), changes)
-            where, out = _graph_and_out(graph, run, whole)
-            runs.train(where, out, whole, model=run.model, task=run.task, overwrite=run.overwrite, show=tell)
-    if not json:
-        lines = [line for record in shown for line in table_of(record)]
-        sys.stdout.write("\n".join([*lines, f"{out}: records, settings and checkpoints"]) + "\n")
+            where, out = _graph_and_out(self.graph, run, self.settings)
+            runs.train(
+                where, out, self.settings, model=run.model, task=run.task, system=run.system, overwrite=run.overwrite,
+                show=tell,
+            )  # fmt: skip
+        return [line for record in shown for line in table_of(record)] + traffic_of(moved)
+
+
+def _as_ranks(world: WorldFlags) -> int:
+    """Run this very command as several ranks; return what it ends with."""
+    from timeloom.train.ranks import launch
+
+    command = [sys.executable, "-m", "timeloom", *GIVEN.get()]
+    outcome = launch(command, workers=world.workers, max_restarts=world.max_restarts)
+    if outcome.told:
+        sys.stderr.write(f"timeloom: {outcome.told}\n")
+    return outcome.code
+
+
+def _refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
+    if size is not None and world.workers not in (1, size):
+        raise BadConfig(
+            f"--workers {world.workers} starts ranks on this machine, but this process is one of {size} that a "
+            "launcher has started: leave --workers out"
+        )
 
 
 def _refuse_beside_resume(graph: Path | None, run: RunFlags) -> None:
@@ -98,6 +186,7 @@ def _refuse_beside_resume(graph: Path | None, run: RunFlags) -> None:
         ("--task", run.task),
         ("--out", run.out),
         ("--config", run.config),
+        ("--system", run.system),
     ]
     names = [name for name, value in given if value is not None]
     if names or run.overwrite:
@@ -131,7 +220,7 @@ def evaluate(
     --------
     timeloom evaluate runs/mails
     """
-    from timeloom.train.runs import evaluate as run_evaluate
+    from timeloom.train.inference import evaluate as run_evaluate
 
     found = run_evaluate(run, part, graph=graph, name=checkpoint)
     if json:
@@ -160,7 +249,7 @@ def predict(
     timeloom predict runs/mails --out next.parquet
     """
     from timeloom.graph.export import read_pairs, write_columns
-    from timeloom.train.runs import predict as run_predict
+    from timeloom.train.inference import predict as run_predict
 
     columns = run_predict(run, at, pairs=None if pairs is None else read_pairs(pairs), graph=graph, name=checkpoint)
     write_columns(out, columns, overwrite=overwrite)

@@ -59,8 +59,12 @@ class Pending(Generic[T]):
 class World:
     """One rank's view of all ranks."""
 
-    def __init__(self, transport: Transport, *, device: torch.device, limits: Limits, check: bool) -> None:
+    def __init__(
+        self, transport: Transport, *, device: torch.device, limits: Limits, check: bool, local_size: int
+    ) -> None:  # fmt: skip
         self.rank, self.size, self.device = transport.rank, transport.size, device
+        self.local_size = local_size
+        """How many ranks share this machine."""
         self.log: list[tuple[str, tuple[int, ...]]] = []
         """The name and shape of all that was begun here, in order; kept under ``check`` only."""
         self._transport, self._limits, self._check = transport, limits, check
@@ -76,6 +80,10 @@ class World:
     def tallies(self) -> dict[str, Tally]:
         """What each name came to so far."""
         return self._tallies.read()
+
+    def take_tallies(self) -> dict[str, Tally]:
+        """Return what each name came to since this was called last."""
+        return self._tallies.take()
 
     def begin_step(self, step: int) -> None:
         """Say which step is next; its number stands in every report from here on."""

@@ -7,6 +7,7 @@ each rank, what it wants to say (`Flags`), and which parameters have a gradient 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from timeloom.dist.collectives import World
 from timeloom.errors import RanksDiffer
 
 BUCKET_BYTES = 8 << 20
+_SAID = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class Flags:
     """Its loss or its gradient is no number."""
     error: bool = False
     """It could not do its part, for example for want of memory."""
+    save: bool = False
+    """It is time to save."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,11 @@ class Agreement:
     """How many ranks were asked to stop."""
     non_finite: int
     error: int
+    save: int
+    loss: float
+    """The sum of all ranks' losses, divided by the sum of all weights."""
+    learnt: bool
+    """A parameter has a gradient on some rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +74,18 @@ class Gradients:
     def __init__(self, world: World, parameters: Sequence[Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._world = world
         self._parameters = list(parameters)
-        self._load = 4 + len(self._parameters)
+        self._load = _SAID + len(self._parameters)
         self._buckets = _cut(self._parameters, bucket_bytes, self._load, world.device)
 
-    def agree(self, weight: float, flags: Flags) -> Agreement:
+    def agree(self, weight: float, flags: Flags, *, loss: float = 0.0) -> Agreement:
         """Collective. Replace every ``.grad`` by the sum over all ranks, divided by the sum of all weights.
 
-        Before, ``.grad`` is the sum of what this rank's units (or targets) say, and ``weight`` their number, which may
-        be 0. A parameter without a gradient counts as zeros, unless no rank has one: then it keeps none. Afterwards
+        Before, ``.grad`` is the gradient of ``loss``, the sum of what this rank's units (or targets) say, and ``weight``
+        their number, which may be 0. A parameter without a gradient counts as zeros, unless no rank has one: then it keeps none. Afterwards
         gradients are the same on all ranks to the bit, so whoever looks at them needs not ask again.
         """
         has = [parameter.grad is not None for parameter in self._parameters]
-        said = [weight, flags.stop, flags.non_finite, flags.error, *has]
+        said = [weight, loss, flags.stop, flags.non_finite, flags.error, flags.save, *has]
         self._buckets[-1].flat[-self._load :] = torch.tensor(said, dtype=torch.float64)
         pending = []
         for place, bucket in enumerate(self._buckets):
@@ -88,8 +97,13 @@ class Gradients:
         for bucket in self._buckets:
             if told[0]:
                 bucket.flat.div_(told[0])
-            self._unpack(bucket, [count > 0 for count in told[4:]])
-        return Agreement(weight=told[0], stop=round(told[1]), non_finite=round(told[2]), error=round(told[3]))
+            self._unpack(bucket, [count > 0 for count in told[_SAID:]])
+        weight, loss, *counts = told[:_SAID]
+        stop, non_finite, error, save = map(round, counts)
+        return Agreement(
+            weight=weight, stop=stop, non_finite=non_finite, error=error, save=save,
+            loss=loss / weight if weight else math.nan, learnt=any(told[_SAID:]),
+        )  # fmt: skip
 
     def _pack(self, bucket: _Bucket) -> None:
         for place, view in zip(bucket.places, bucket.views(self._parameters), strict=True):

@@ -23,11 +23,12 @@ class Tally:
 class Tallies:
     """The tallies of a rank; its threads may add to them at once."""
 
-    __slots__ = ("_by_name", "_lock")
+    __slots__ = ("_by_name", "_lock", "_taken")
 
     def __init__(self) -> None:
         # Calls, bytes sent, bytes received, seconds: counted in place, for this happens at every collective.
         self._by_name: dict[str, list[float]] = {}
+        self._taken: dict[str, Tally] = {}
         self._lock = threading.Lock()
 
     def add_call(self, name: str, sent_bytes: int, received_bytes: int) -> None:
@@ -50,6 +51,19 @@ class Tallies:
                 name: Tally(calls=int(calls), sent_bytes=int(sent), received_bytes=int(received), waited_s=waited_s)
                 for name, (calls, sent, received, waited_s) in self._by_name.items()
             }
+
+    def take(self) -> dict[str, Tally]:
+        """Return what was added since this was called last."""
+        now, before = self.read(), self._taken
+        self._taken = now
+        return {name: _less(tally, before[name]) if name in before else tally for name, tally in now.items()}
+
+
+def _less(tally: Tally, before: Tally) -> Tally:
+    return Tally(
+        calls=tally.calls - before.calls, sent_bytes=tally.sent_bytes - before.sent_bytes,
+        received_bytes=tally.received_bytes - before.received_bytes, waited_s=tally.waited_s - before.waited_s,
+    )  # fmt: skip
 
 
 def total(tallies: dict[str, Tally]) -> Tally:

@@ -164,8 +164,9 @@ def run(size: int, work: Callable[[World], T], *, limits: Limits | None = None, 
 
     def rank_main(rank: int) -> None:
         world = World(
-            _Thread(board, rank), device=torch.device("cpu"), limits=limits or Limits(first_s=20.0), check=check
-        )
+            _Thread(board, rank), device=torch.device("cpu"), limits=limits or Limits(first_s=20.0), check=check,
+            local_size=size,
+        )  # fmt: skip
         try:
             results[rank] = work(world)
         except BaseException as error:

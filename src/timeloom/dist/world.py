@@ -42,7 +42,7 @@ _REDUCE = {"sum": td.ReduceOp.SUM, "max": td.ReduceOp.MAX}
 
 def alone(device: torch.device) -> World:
     """Return the world of one process, which takes no part in torch.distributed."""
-    return World(Alone(), device=device, limits=Limits(), check=False)
+    return World(Alone(), device=device, limits=Limits(), check=False, local_size=1)
 
 
 def join(seat: Seat, *, device: torch.device, limits: Limits, check: bool) -> World:
@@ -60,7 +60,7 @@ def join(seat: Seat, *, device: torch.device, limits: Limits, check: bool) -> Wo
         raise LostRank(
             f"rank {seat.rank} could not meet the others at {where} within {limits.first_s:g} s: {error}"
         ) from error
-    world = World(transport, device=device, limits=limits, check=check)
+    world = World(transport, device=device, limits=limits, check=check, local_size=seat.local_size)
     world.barrier("control/start")
     return world
 

@@ -134,6 +134,10 @@ class DynamicGraph:
         table = self._joined("statistics")
         return {name: table[:, place] for place, name in enumerate(STATISTICS)}
 
+    def num_edges(self, t: int) -> int:
+        """Return how many edges snapshot t has, without reading it."""
+        return int(self._joined("statistics")[self._checked(t), STATISTICS.index("edges")])
+
     def _joined(self, name: str) -> Int64s:
         parts = [segment.array(name) for segment in self._segments]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -44,6 +44,10 @@ class Perturbed:
     def _rng(self, t: int, what: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self._seed, t, what]))
 
+    def num_edges(self, t: int) -> int:
+        """Return how many edges snapshot t has."""
+        return len(self.snapshot(t))
+
     def snapshot(self, t: int) -> Snapshot:
         """Return the true snapshot, or one of as many edges drawn at random."""
         true = self._graph.snapshot(t)

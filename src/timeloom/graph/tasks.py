@@ -38,6 +38,10 @@ class GraphLike(Protocol):
         """Return snapshot t."""
         ...
 
+    def num_edges(self, t: int) -> int:
+        """Return how many edges snapshot t has, without reading it where that is known."""
+        ...
+
     @property
     def features(self) -> Features:
         """The features of the nodes, by snapshot."""

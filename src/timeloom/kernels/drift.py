@@ -59,7 +59,9 @@ def deviation(approx: Tensor, exact: Tensor) -> float:
     return float(apart / size) if apart > 0 else 0.0
 
 
-def sym_approx_step(before: Edges, after: Edges, scales_before: Scales, scales_after: Scales) -> ChainStep:
+def sym_approx_step(
+    before: Edges, after: Edges, scales_before: Scales, scales_after: Scales, *, dtype: torch.dtype = torch.float64
+) -> ChainStep:
     """Return what Eq. 4 of REAL adds: ``w L_t R_t`` for an edge that comes, ``- w L_{t-1} R_{t-1}`` for one that goes.
 
     An edge whose weight changes goes and comes. Removed edges take the coefficients of the snapshot that still had
@@ -75,7 +77,7 @@ def sym_approx_step(before: Edges, after: Edges, scales_before: Scales, scales_a
     targets_X, sources_X = keys_X // after.num_nodes, keys_X % after.num_nodes
     signed_X = _scaled(new_X, targets_X, sources_X, scales_after) - _scaled(old_X, targets_X, sources_X, scales_before)
     nodes_A, counts_A = torch.unique_consecutive(targets_X, return_counts=True)
-    starts_M = torch.nn.functional.pad(counts_A.cumsum(0), (1, 0)).int()
+    starts_M, signed_X = torch.nn.functional.pad(counts_A.cumsum(0), (1, 0)).int(), signed_X.to(dtype)
     signed = Rows(starts_M, sources_X.int(), signed_X)
     return ChainStep(nodes_A[:0], Rows(starts_M[:1], signed.neighbours_E[:0], signed_X[:0]), nodes_A, signed)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from timeloom.kernels.edges import Edges
 
 NormKind = Literal["sym", "both", "mean", "sum", "push"]
+WITH_SOURCE_SCALES: tuple[NormKind, ...] = ("sym", "both", "push")
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def name_rows(fresh_TN: Bools, asked_TN: Bytes) -> RowTable:
     place, node, at = np.empty(fresh_TN.shape, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
     depth = np.empty(most, np.uint8)
     size = _name_rows(fresh_TN, asked_TN, place, node, at, depth)
-    return RowTable(place, *(part[:size].copy() for part in (node, at, depth)))
+    return RowTable(place, node[:size].copy(), at[:size].copy(), depth[:size].copy())
 
 
 def link_rows(table: RowTable, heard_T: Sequence[Heard]) -> TableEdges:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from timeloom.errors import BadInput
 
@@ -87,8 +87,27 @@ def _least(works: Sequence[Work], seconds: Sequence[float], chosen: Sequence[int
     terms = np.array([works[place].terms for place in chosen])
     # Columns of one size, else the solver's tolerance swallows the small ones.
     sizes = np.maximum(np.abs(terms).max(0), 1e-300)
-    found, _ = nnls(terms / sizes / took[:, None], np.ones(len(took)))
+    found = least_squares(terms / sizes / took[:, None], np.ones(len(took)))
     return tuple((found / sizes).tolist())
+
+
+def least_squares(terms_WC: NDArray[np.float64], wanted_W: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the coefficients, none of them below zero, with the least squared error.
+
+    The best ones leave out some columns and are the plain least squares of the others, so every choice of columns is
+    tried: there are few (W measurements, C columns).
+    """
+    count = terms_WC.shape[1]
+    best, least = np.zeros(count), float(wanted_W @ wanted_W)
+    for size in range(1, count + 1):
+        for chosen in combinations(range(count), size):
+            columns = terms_WC[:, chosen]
+            found = np.linalg.lstsq(columns, wanted_W, rcond=None)[0]
+            error = float(np.square(columns @ found - wanted_W).sum())
+            if found.min() >= 0.0 and error < least:
+                best, least = np.zeros(count), error
+                best[list(chosen)] = found
+    return best
 
 
 def errors(law: Law, works: Sequence[Work], seconds: Sequence[float]) -> NDArray[np.float64]:

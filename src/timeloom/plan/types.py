@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class Step:
     units: Mapping[int, tuple[Unit, ...]]
     """The units of each rank."""
     ends_epoch: bool
+    soon: Mapping[int, tuple[Unit, ...]] = field(default_factory=dict)
+    """The units of each rank in the next step, where they are known already: what they need may be read ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,15 @@ from timeloom.records.directory import (
     REPORT,
     RunDirectory,
     is_in_use,
+    is_run,
     read,
     read_config,
+    refuse_in_the_way,
     stream,
 )
 from timeloom.records.kinds import (
     PHASES,
+    Deviated,
     Ended,
     EpochEnded,
     Evaluated,
@@ -33,8 +36,8 @@ from timeloom.records.kinds import (
 from timeloom.records.wire import as_json, from_json
 
 __all__ = [
-    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Ended", "EpochEnded", "Evaluated", "GraphFacts",
-    "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped", "Traffic",
-    "Warned", "as_json", "from_json", "is_in_use", "read",
-    "read_config", "stream",
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
+    "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
+    "Traffic", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config", "refuse_in_the_way",
+    "stream",
 ]  # fmt: skip

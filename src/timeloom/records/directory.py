@@ -106,7 +106,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config_text: str, *, overwrite: bool) -> Self:
         """Make a run with this configuration; with ``overwrite`` in place of one that is there."""
-        _refuse_in_the_way(path, overwrite=overwrite)
+        refuse_in_the_way(path, overwrite=overwrite)
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _writing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class RunDirectory:
         lock = _take_lock(path)
         try:
             # Another process may have made a run since.
-            _refuse_in_the_way(path, overwrite=overwrite)
+            refuse_in_the_way(path, overwrite=overwrite)
             with _writing(path):
                 _make(path, config_text)
             return cls(path, lock)
@@ -222,6 +222,11 @@ def _writing(path: Path) -> Iterator[None]:
         ) from None
 
 
+def is_run(path: Path) -> bool:
+    """Say whether there is a run in this folder."""
+    return all((path / name).is_file() for name in (CONFIG, RECORDS))
+
+
 def _refuse_no_run(path: Path) -> None:
     if not path.is_dir():
         found = "is a file" if path.exists() else "does not exist"
@@ -231,7 +236,7 @@ def _refuse_no_run(path: Path) -> None:
             raise BadRun(f"{path} has no {name}, so it is not a run: give the folder of a run, or start one")
 
 
-def _refuse_in_the_way(path: Path, *, overwrite: bool) -> None:
+def refuse_in_the_way(path: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds what must not be replaced; what a killed `create` left is in nobody's way."""
     if not path.exists():
         return

@@ -97,6 +97,18 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deviated:
+    """How far rows that were computed approximately were from exact ones, on one window of an epoch."""
+
+    kind: ClassVar[str] = "deviated"
+    epoch: int
+    what: str
+    """What makes them approximate: 'sym-lazy', 'sym-static-src', 'sym-approx' or 'attention in steps'."""
+    deviation: float
+    """The size of the difference in shares of the size of the exact rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
     """What one rank did in one step, on the clock that all ranks share."""
 
@@ -178,6 +190,6 @@ PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
 """What a rank can be at in a step."""
 
 Record = (
-    Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended
+    Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended | Deviated
     | Spans | Traffic | Scheduled | GraphFacts | Predicted
 )  # fmt: skip

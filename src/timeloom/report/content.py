@@ -42,7 +42,8 @@ def _run(log: RunLog, label: str) -> dict[str, Any]:
         "reason": log.ended.reason if log.ended else "", "graph": summary.graph, "model": summary.model,
         "task": summary.task, "system": summary.system, "metric": summary.metric,
         "less": is_less_better(summary.metric), "best_epoch": summary.best_epoch, "cards": _cards(log, summary),
-        "scores": _scores(summary), "warnings": [record.sentence for record in log.warned[-20:]],
+        "deviations": _deviations(log), "scores": _scores(summary),
+        "warnings": [record.sentence for record in log.warned[-20:]],
         "epochs": _epochs(log), "steps": _steps(log), "curves": _curves(log), **_ranks(log), **_traffic(log),
         "schedule": _schedule(log), "facts": [_facts(facts) for facts in log.facts[-1:]],
         "predicted": [_predicted(found) for found in _last_of_each(log.predicted)],
@@ -138,6 +139,17 @@ def _curves(log: RunLog) -> list[dict[str, Any]]:
         if len(records) < 2:
             continue
         told += [_curve(records, name, spent_by) for name in records[0].scores]
+    return told
+
+
+def _deviations(log: RunLog) -> list[dict[str, Any]]:
+    """Return how far approximate rows were from exact ones, for each kind of approximation."""
+    told = []
+    for what in dict.fromkeys(record.what for record in log.deviated):
+        records = [record for record in log.deviated if record.what == what]
+        values = np.array([record.deviation for record in records])
+        keep = kept_places(values, MOST_POINTS)
+        told.append({"what": what, "x": [records[place].epoch for place in keep], "y": short(values[keep])})
     return told
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Library = Literal["auto", "polars", "pandas"]
 Columns = dict[str, list[Any]]
-TABLES = ("epochs", "steps", "scores", "parts", "traffic", "schedule", "graph", "predictions")
+TABLES = ("epochs", "steps", "scores", "parts", "traffic", "schedule", "graph", "predictions", "deviations")
 
 
 class Run:
@@ -189,7 +189,12 @@ def _predictions(log: RunLog) -> Columns:
     return {name: [row[place] for row in rows] for place, name in enumerate(("split", "what", "truth", "predicted"))}
 
 
+def _deviations(log: RunLog) -> Columns:
+    return {name: [getattr(record, name) for record in log.deviated] for name in ("epoch", "what", "deviation")}
+
+
 _COLUMNS = {
     "epochs": _epochs, "steps": _steps, "scores": _scores, "parts": _parts, "traffic": _traffic,
     "schedule": _schedule, "graph": _graph, "predictions": _predictions,
+    "deviations": _deviations,
 }  # fmt: skip

@@ -17,6 +17,7 @@ from timeloom.errors import BadRun
 from timeloom.records import (
     PHASES,
     RECORDS,
+    Deviated,
     Ended,
     EpochEnded,
     Evaluated,
@@ -110,6 +111,7 @@ class RunLog:
     warned: list[Warned] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
+    deviated: list[Deviated] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     scheduled: list[Scheduled] = field(default_factory=list)
     facts: list[GraphFacts] = field(default_factory=list)
@@ -180,6 +182,7 @@ _ADD: dict[type[Record], Callable[[RunLog, Any], None]] = {
     EpochEnded: lambda log, record: log.epochs.append(record),
     Evaluated: lambda log, record: log.evaluated.append(record),
     Warned: lambda log, record: log.warned.append(record),
+    Deviated: lambda log, record: log.deviated.append(record),
     Saved: lambda log, record: log.saved.append(record),
     Traffic: _add_traffic,
     Scheduled: lambda log, record: log.scheduled.append(record),

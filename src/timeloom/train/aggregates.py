@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from timeloom.train.kept import Room
+
 
 class Aggregates:
     """Sums over neighbours by what they are sums of."""
 
-    def __init__(self, *, room: list[int], disk_bytes: int, keeps: bool, comes_first: bool) -> None:
+    def __init__(self, *, room: Room, disk_bytes: int, keeps: bool, comes_first: bool) -> None:
         """``room`` holds the bytes of memory that are left, shared with other caches.
 
         With ``comes_first`` layers sum the input rows before they multiply them, whatever the sizes: so they do in all
@@ -32,6 +34,10 @@ class Aggregates:
         self.memory_bytes = self.disk_bytes = 0
         self.found = self.computed = 0
 
+    def nothing_kept(self) -> Aggregates:
+        """Return what does as this does, and keeps nothing."""
+        return Aggregates(room=Room(-1), disk_bytes=-1, keeps=self.keeps, comes_first=self.comes_first)
+
     def get(self, key: Any, make: Callable[[], Tensor]) -> Tensor:
         """Return what was kept, or make it and keep it where there is room."""
         if (kept := self._made.get(key)) is not None:
@@ -41,8 +47,7 @@ class Aggregates:
             made = make()
         self.computed += 1
         num_bytes = made.numel() * made.element_size()
-        if num_bytes <= self._room[0]:
-            self._room[0] -= num_bytes
+        if self._room.take(num_bytes):
             self.memory_bytes += num_bytes
             self._made[key] = made
         elif num_bytes <= self._disk_left and made.device.type == "cpu" and num_bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from timeloom.kernels.incremental import aggregate_chain, step_between
 from timeloom.kernels.norms import Norm, Scales, scales_of
 from timeloom.kernels.versions import turned_round
 from timeloom.plan.cost import KERNELS, Costs, Kernel, Work, errors, fit
+from timeloom.train.costs import write_costs
+from timeloom.train.session import device_of
 
 NODES, DEGREES, WIDTHS = (1_000, 20_000, 100_000), (2, 10), (4, 32, 128)
 _MOST_NUMBERS = 30_000_000  # larger cases take seconds and teach nothing new
@@ -42,8 +45,20 @@ class _Case:
     seconds: float
 
 
+def calibrate_machine(device: str, threads: int, tell: Callable[[str], None]) -> tuple[Measured, Path]:
+    """Measure the kernels with so many threads (0: as torch chooses) and keep what they cost; return that, and where.
+
+    ``tell`` is told of progress.
+    """
+    chosen = device_of(device)
+    if threads:
+        torch.set_num_threads(threads)
+    measured = calibrate(chosen, tell)
+    return measured, write_costs(measured.costs, chosen)
+
+
 def calibrate(device: torch.device, tell: Callable[[str], None]) -> Measured:
-    """Measure the kernels on a device with the number of threads that torch has now; ``tell`` is told of progress."""
+    """Measure the kernels on a device with the number of threads that torch has now."""
     cases: list[_Case] = []
     for kernel, measure in (
         ("sum", _sums), ("step", _steps), ("attend", _attention), ("gather", _gathers), ("multiply", _products)

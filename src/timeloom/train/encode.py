@@ -14,6 +14,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from timeloom.kernels.drift import deviation
 from timeloom.kernels.front import Affine, mapped
 from timeloom.kernels.norms import Norm
 from timeloom.kernels.versions import Bools
@@ -22,7 +23,8 @@ from timeloom.nn.watch import Asked, watch
 from timeloom.train.aggregates import Aggregates
 from timeloom.train.choose import Decided, Mode, Sizes, least, predicted
 from timeloom.train.demand import Wanted
-from timeloom.train.feed import Feed, Kept
+from timeloom.train.feed import Feed
+from timeloom.train.kept import Kept
 from timeloom.train.steps import Steps
 from timeloom.train.table_view import TableView, make_table
 from timeloom.train.window_view import Shared, SilentView, WindowView
@@ -99,13 +101,15 @@ class Encoder:
     """
 
     def __init__(
-        self, layer: Model, feed: Feed, aggregates: Aggregates, *, decided: Decided, forced: Mode | None
+        self, layer: Model, feed: Feed, aggregates: Aggregates, *, decided: Decided, forced: Mode | None,
+        approximate: str = "none",
     ) -> None:  # fmt: skip
         self._feed, self.aggregates, self._decided, self._forced = feed, aggregates, decided, forced
         self._make = make_of(layer)
         self.asked: Asked = watch(layer, feed.num_features, keeps_sums=decided.sums_first)
         self._tables = Kept[Any, _Table](feed.room)
-        self._steps = Steps(feed)
+        self._approximate = approximate
+        self._steps = Steps(feed, eq_4=approximate == "sym-approx")
         self.chosen: dict[tuple[int, ...], Mode] = {}
         """How the rows of each window are made."""
 
@@ -129,6 +133,30 @@ class Encoder:
         self.chosen[times] = mode
         return mode
 
+    def deviation(self, times: tuple[int, ...]) -> tuple[str, float] | None:
+        """Return what makes a window's rows approximate, and how far they are from exact ones (None: they are exact).
+
+        It is ``||approximate - exact|| / ||exact||`` over all rows that the first layer makes of its inputs before
+        they go through maps. Attention from snapshot to snapshot is exact but for rounding, of which refreshes see to
+        it that it stays small; so that one can see that they do, it is measured, too.
+        """
+        chain = self.mode(times) == "delta"
+        attends = chain and bool(self.asked.attended)
+        if self._approximate == "none" and not attends:
+            return None
+        everybody = (None,) * len(times)
+        with torch.no_grad():
+            made, exact = (
+                self._each(times, everybody, chain=chain and not exactly, exactly=exactly) for exactly in (False, True)
+            )
+            pairs = [
+                pair
+                for mine, other in zip(made.parts, exact.parts, strict=True)
+                for pair in zip(mine, other, strict=True)
+            ]
+            off = deviation(*(torch.cat([part.flatten() for part in side]) for side in zip(*pairs, strict=True)))
+        return self._approximate if self._approximate != "none" else "attention in steps", off
+
     def sizes(self, times: tuple[int, ...]) -> Sizes:
         """Return how large a window is by each way to its rows."""
         feed, asked = self._feed, self.asked
@@ -146,15 +174,15 @@ class Encoder:
         edges = tuple(len(view.edges) for view in views)
         return Sizes(feed.graph.num_nodes, edges, len(table), heard, entries)
 
-    def _each(self, times: tuple[int, ...], wanted: Wanted, *, chain: bool) -> Encoded:
+    def _each(self, times: tuple[int, ...], wanted: Wanted, *, chain: bool, exactly: bool = False) -> Encoded:
+        """Return what is made of each snapshot; ``exactly``: with exact scales, and of nothing that is kept."""
         feed, parts, maps = self._feed, list[Rows](), list[Maps]()
         chain = chain and _follow_each_other(times)
+        aggregates = self.aggregates.nothing_kept() if exactly else self.aggregates
         shared = Shared(self._steps.chain(times[0], times[-1] + 1) if chain else None)
         for place, t in enumerate(times):
-            inputs = feed.rows(t)
-            view: View = WindowView(
-                feed.view(t), inputs, shared, aggregates=self.aggregates, key=(t,), place=place
-            )  # fmt: skip
+            inputs, base = feed.rows(t), feed.view(t).exactly() if exactly else feed.view(t)
+            view: View = WindowView(base, inputs, shared, aggregates=aggregates, key=(t,), place=place)
             rows, left = self._make(SilentView(view) if is_nobody(wanted[place]) else view, inputs)
             parts.append(rows)
             maps.append(left)

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
 
 import torch
 
 from timeloom.graph.tasks import Part
-from timeloom.plan.batch.windows import scoring_windows
-from timeloom.train.goals.goal import Marks, Seen
-from timeloom.train.session import Session
-from timeloom.train.walk import first_carry, goes_on
+from timeloom.train.goals.goal import Marks
+from timeloom.train.session import Session, Stopped
+from timeloom.train.worker import Worker
 
 
-def seen_after(session: Session, first: int, last: int) -> Iterator[Seen]:
-    """Yield what there is to predict from after each snapshot from ``first`` to ``last``, with frozen parameters.
-
-    The state is warmed up over all snapshots before them where windows inherit it.
-    """
-    units = scoring_windows(session.settings.window, first, last, restarts=session.restarts)
-    carry = first_carry(session.model, session.feed)
-    for unit in units:
-        session.check_stop()
-        begin = first_carry(session.model, session.feed) if unit.fresh else goes_on(session.model, carry)
-        with torch.no_grad(), session.computing():
-            seen, kept = session.walker.walk(unit, begin)
-        carry = kept or carry
-        yield from seen
-
-
-def evaluate(session: Session, part: Part) -> dict[str, float]:
-    """Return the model's scores on a part; its baselines were asked for before."""
+def evaluate(worker: Worker, part: Part) -> dict[str, float]:
+    """Collective. Return the model's scores on a part; its baselines were asked for before."""
+    session, marks = worker.session, Marks()
     session.predictor.eval()
-    marks = Marks()
-    for seen in seen_after(session, *session.split.of(part)):
+    for seen in worker.see(*session.split.of(part)):
         with torch.no_grad(), session.computing():
             session.goal.score(session.head, seen, part, marks)
-    return by_metric(session, marks)
+    return by_metric(session, _of_all_ranks(session, marks))
+
+
+def _of_all_ranks(session: Session, marks: Marks) -> Marks:
+    """Collective. Return the marks of all ranks together; all leave here where one of them was asked to stop."""
+    told = {"marks": marks.as_json(), "stop": session.should_stop()}
+    found = [json.loads(one) for one in session.world.gather_bytes(json.dumps(told).encode(), "control/marks")]
+    if session.world.size > 1 and any(one["stop"] for one in found):
+        raise Stopped
+    whole = Marks()
+    for one in found:
+        whole.take_in(one["marks"])
+    return whole
 
 
 def evaluate_baselines(session: Session, part: Part) -> dict[str, dict[str, float]]:

@@ -5,10 +5,9 @@ Shape letters: N nodes, F features, L lags.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +19,13 @@ from timeloom.graph.features import Float32s, degree_rows
 from timeloom.graph.keys import Float64s
 from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
+from timeloom.train.drifting import Drifting
+from timeloom.train.kept import AtHand, Kept, Room
 from timeloom.train.localise import WholeView
-from timeloom.train.settings import InputSettings
+from timeloom.train.settings import InputSettings, ReuseSettings
 
 _SNAPSHOTS_FOR_SCALES = 64
-K = TypeVar("K")
-V = TypeVar("V")
+_EXACT = ReuseSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,43 +40,28 @@ class Scales:
     """Of the change from the last known value to the target."""
 
 
-class Kept(Generic[K, V]):
-    """What was made for the first snapshots asked for, up to a size; a sweep over all of them then finds some of them.
-
-    (Keeping the latest instead would keep nothing that the next sweep still finds.)
-    """
-
-    def __init__(self, room: list[int]) -> None:
-        self._room, self._made = room, dict[K, V]()
-
-    def get(self, key: K) -> V | None:
-        """Return what was made, or None."""
-        return self._made.get(key)
-
-    def offer(self, key: K, made: V, num_bytes: int) -> V:
-        """Keep it if there is room."""
-        if num_bytes <= self._room[0]:
-            self._room[0] -= num_bytes
-            self._made[key] = made
-        return made
-
-
 class Feed:
     """A graph as tensors, snapshot by snapshot."""
 
     def __init__(
         self, graph: GraphLike, task: TaskSettings, inputs: InputSettings, *, dtype: torch.dtype, device: torch.device,
-        cache_bytes: int, at_hand: int = 4,
+        cache_bytes: int, at_hand: int = 4, reuse: ReuseSettings = _EXACT,
     ) -> None:  # fmt: skip
-        """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again."""
+        """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again.
+
+        As many more are what may be read ahead.
+        """
         self.graph, self._task, self._inputs = graph, task, inputs
         self.dtype, self.device = dtype, device
-        self._at_hand: OrderedDict[int, Snapshot] = OrderedDict()
-        self._num_at_hand = at_hand
-        self.room = room = [cache_bytes]
+        self.reads_ahead = at_hand
+        self._near = AtHand[int, Snapshot](2 * at_hand)
+        self._near_views, self._near_rows = AtHand[int, WholeView](2 * at_hand), AtHand[int, Tensor](2 * at_hand)
+        self.room = room = Room(cache_bytes)
         self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
+        lags = reuse.approximate in ("sym-lazy", "sym-static-src")
+        self._drifting = Drifting(reuse, lambda t, norm: self.view(t).exact_scales(norm).source_N) if lags else None
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
@@ -129,15 +114,12 @@ class Feed:
         """Return snapshot t; the last few are at hand."""
         if (kept := self._snapshots.get(t)) is not None:
             return kept
-        found = self._at_hand.pop(t, None)
-        if found is None:
-            found = self.graph.snapshot(t)
-            weights = 0 if found.stored_weights is None else found.stored_weights.nbytes
-            self._snapshots.offer(t, found, found.keys.nbytes + weights + found.alive.nbytes)
-        self._at_hand[t] = found
-        if len(self._at_hand) > self._num_at_hand:
-            self._at_hand.popitem(last=False)
-        return found
+        return self._near.get(t, lambda: self._read(t))
+
+    def _read(self, t: int) -> Snapshot:
+        found = self.graph.snapshot(t)
+        weights = 0 if found.stored_weights is None else found.stored_weights.nbytes
+        return self._snapshots.offer(t, found, found.keys.nbytes + weights + found.alive.nbytes)
 
     def remembered(self, what: str, t: int, make: Callable[[Snapshot], NDArray[Any]]) -> NDArray[Any]:
         """Return what is made of snapshot t; it is made again only where there was no room for it."""
@@ -146,11 +128,19 @@ class Feed:
         made = make(self.snapshot(t))
         return self._arrays.offer((what, t), made, made.nbytes)
 
+    def has(self, t: int) -> bool:
+        """Say whether all of snapshot t is kept."""
+        rows = self._fixed is not None or self._rows.get(t) is not None
+        return rows and self._views.get(t) is not None and self._snapshots.get(t) is not None
+
     def view(self, t: int) -> WholeView:
         """Return what a model sees of snapshot t."""
         if (kept := self._views.get(t)) is not None:
             return kept
-        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device)
+        return self._near_views.get(t, lambda: self._lay_out(t))
+
+    def _lay_out(self, t: int) -> WholeView:
+        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device, drifting=self._drifting)
         # What norms add to a view comes later: three numbers a node.
         return self._views.offer(t, view, view.num_bytes + 3 * self.dtype.itemsize * view.num_nodes)
 
@@ -160,7 +150,11 @@ class Feed:
             return self._fixed
         if (kept := self._rows.get(t)) is not None:
             return kept
-        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype).to(self.device)
+        return self._near_rows.get(t, lambda: self._make_rows(t))
+
+    def _make_rows(self, t: int) -> Tensor:
+        # In torch's own memory: what a product of it comes to, to the last bit, depends on where it begins.
+        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
         if self.unchanging:
             self._fixed = made
             return made

@@ -11,11 +11,11 @@ from timeloom.graph.features import Float32s
 from timeloom.graph.keys import Float64s
 from timeloom.graph.perturb import Perturbed
 from timeloom.graph.tasks import GraphLike
-from timeloom.train.evaluate import seen_after
 from timeloom.train.goals.classes import ClassGoal
 from timeloom.train.goals.goal import Columns, Marks
-from timeloom.train.runs import predict_after
+from timeloom.train.inference import predict_after
 from timeloom.train.session import Session, open_session
+from timeloom.train.workers import make_worker
 
 _MOMENTS = 3
 
@@ -102,7 +102,7 @@ def _differing_scores(session: Session, other: Session, t: int) -> Iterator[str]
 def _scores(session: Session, first: int, last: int) -> dict[str, dict[str, float]]:
     told = {name: marks.means() for name, marks in session.goal.baselines("test", first, last).items()}
     marks = Marks()
-    for seen in seen_after(session, first, last):
+    for seen in make_worker(session).see(first, last):
         with torch.no_grad(), session.computing():
             session.goal.score(session.head, seen, "test", marks)
     return {"the model": marks.means(), **told}

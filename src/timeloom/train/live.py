@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
 
 from timeloom.graph.tasks import Split
-from timeloom.plan.types import Unit
+from timeloom.plan.types import Step, Unit
 from timeloom.records import Ended, EpochEnded, Evaluated, Record
 from timeloom.train.evaluate import by_metric
 from timeloom.train.goals.goal import Draw, Marks
 from timeloom.train.trainer import Trainer
 from timeloom.train.walk import first_carry
+from timeloom.train.whole import WholeWorker
 
 
 def train_live(trainer: Trainer) -> Iterator[Record]:
@@ -30,6 +30,7 @@ def train_live(trainer: Trainer) -> Iterator[Record]:
     everything = session.goal.baselines("test", first, last)
     while progress.epoch < last:
         session.check_stop()
+        trainer.check_stop()
         t, began = progress.epoch, time.monotonic()
         newest = t - max(session.split.horizon, 1)
         progress.losses, progress.nodes, progress.edges = [], 0, 0
@@ -37,7 +38,7 @@ def train_live(trainer: Trainer) -> Iterator[Record]:
             yield from _learn(trainer, newest)
         marks = _predict(trainer, t, newest, scored=t >= first)
         if t >= first:
-            progress.live.append(_as_json(t, marks))
+            progress.live.append({"t": t, **marks.as_json()})
         losses = [loss for loss in progress.losses if loss == loss]
         yield EpochEnded(
             epoch=t, loss=losses[-1] if losses else float("nan"), learning_rate=session.settings.optim.rate,
@@ -47,7 +48,7 @@ def train_live(trainer: Trainer) -> Iterator[Record]:
             scores = by_metric(session, marks)
             yield Evaluated(epoch=t, split="live", scores=scores, baselines={}, seconds=time.monotonic() - began)
         progress.epoch += 1
-        if trainer.is_due() and progress.epoch < last:
+        if trainer.agree_due() and progress.epoch < last:
             yield trainer.save()
     progress.ended = "snapshots"
     yield trainer.save()
@@ -63,6 +64,11 @@ def first_scored(split: Split) -> int:
     return split.train_stop - 1 + max(split.horizon, 1)
 
 
+def _worker(trainer: Trainer) -> WholeWorker:
+    assert isinstance(trainer.worker, WholeWorker), "several ranks do not follow the live protocol"
+    return trainer.worker
+
+
 def _window(trainer: Trainer, first: int, t: int, keep: int = -1) -> Unit:
     """Return the window that ends with snapshot t: from ``first`` on with the kept state, or a whole one anew."""
     session = trainer.session
@@ -75,16 +81,16 @@ def _window(trainer: Trainer, first: int, t: int, keep: int = -1) -> Unit:
 def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
     """Learn from the label of snapshot t until the targets held out gain no more; keep the best parameters."""
     session, live = trainer.session, trainer.session.settings.live
-    unit, best, best_loss, stale = _window(trainer, t, t), None, np.inf, 0
+    worker, unit, best, best_loss, stale = _worker(trainer), _window(trainer, t, t), None, np.inf, 0
     for place in range(live.steps):
         fit, held = (
             Draw(seed=session.settings.train.seed, epoch=place, side=side, held_out=live.held_out)
             for side in ("fit", "held")
         )  # fmt: skip
-        yield trainer.step((unit,), fit)
+        yield trainer.step(Step(units={0: (unit,)}, ends_epoch=False), fit)
         session.predictor.eval()
         with torch.no_grad():
-            loss, _ = trainer.loss(unit, held)
+            loss, _ = worker.loss(unit, held, trainer.carry)
         if loss is None or float(loss) < best_loss:
             best_loss, stale = (np.inf if loss is None else float(loss)), 0
             best = {name: value.detach().clone() for name, value in session.predictor.state_dict().items()}
@@ -102,16 +108,11 @@ def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
     session.predictor.eval()
     unit = _window(trainer, newest, t, keep=newest)
     with torch.no_grad(), session.computing():
-        (seen,), kept = session.walker.walk(unit, trainer.before(unit))
+        (seen,), kept = session.walker.walk(unit, _worker(trainer).before(unit, trainer.carry))
         if scored:
             session.goal.score(session.head, seen, "test", marks)
     trainer.carry = kept if kept is not None else first_carry(session.model, session.feed)
     return marks
-
-
-def _as_json(t: int, marks: Marks) -> dict[str, Any]:
-    confusion = None if marks.confusion is None else marks.confusion.tolist()
-    return {"t": t, "sums": {name: list(both) for name, both in marks.tally.sums().items()}, "confusion": confusion}
 
 
 def _summary(trainer: Trainer, split: str, first: int, baselines: dict[str, Marks]) -> Evaluated:
@@ -119,10 +120,7 @@ def _summary(trainer: Trainer, split: str, first: int, baselines: dict[str, Mark
     marks = Marks()
     for entry in trainer.progress.live:
         if entry["t"] >= first:
-            if entry["confusion"] is not None:
-                marks.count(np.array(entry["confusion"], np.int64))
-            for name, (total, count) in entry["sums"].items():
-                marks.tally.add(name, total, count)
+            marks.take_in(entry)
     return Evaluated(
         epoch=trainer.progress.epoch, split=split, scores=by_metric(trainer.session, marks),
         baselines={name: by_metric(trainer.session, marked) for name, marked in baselines.items()}, seconds=0.0,

@@ -5,6 +5,7 @@ Shape letters: E edges, N nodes, F features.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
 from timeloom.kernels.norms import Norm, Scales, scales_of
 from timeloom.nn.model import View
+from timeloom.train.drifting import Drifting
 
 T = TypeVar("T")
 
@@ -27,13 +29,17 @@ T = TypeVar("T")
 class WholeView(View):
     """A view of a whole snapshot. What a norm needs is made when a model first asks for it."""
 
-    def __init__(self, snapshot: Snapshot, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, snapshot: Snapshot, *, dtype: torch.dtype, device: torch.device, drifting: Drifting | None = None
+    ) -> None:
+        """With ``drifting``, source scales are those."""
         self.t, self.num_nodes = snapshot.t, snapshot.num_nodes
         self.edges = edges_of(snapshot, dtype).to(device)
         self.alive_N = torch.from_numpy(snapshot.alive).to(device)
         self.all_alive = bool(snapshot.alive.all())
         self.dtype = dtype
         self._scales: dict[Norm, Scales] = {}
+        self._drifting = drifting
 
     @property
     def num_bytes(self) -> int:
@@ -57,8 +63,21 @@ class WholeView(View):
     def scales(self, norm: Norm) -> Scales:
         """Return what messages are multiplied by."""
         if norm not in self._scales:
-            self._scales[norm] = scales_of(norm, self.directed(norm), self.alive_N, self.dtype)
+            made = self.exact_scales(norm)
+            if self._drifting is not None:
+                made = Scales(self._drifting.source(self.t, norm), made.target_N, made.loop_N)
+            self._scales[norm] = made
         return self._scales[norm]
+
+    def exact_scales(self, norm: Norm) -> Scales:
+        """Return what messages are multiplied by where nothing lags behind."""
+        return scales_of(norm, self.directed(norm), self.alive_N, self.dtype)
+
+    def exactly(self) -> WholeView:
+        """Return the same view with exact scales."""
+        view = copy.copy(self)
+        view._scales, view._drifting = {}, None
+        return view
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say that nothing is at hand."""

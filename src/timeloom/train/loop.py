@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from timeloom.plan.batch.windows import in_epochs, steps_of, training_windows
 from timeloom.records import Ended, EpochEnded, Evaluated, Record, Saved
+from timeloom.train.deviate import deviations
 from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import rate_in
+from timeloom.train.planning import plan_epoch
+from timeloom.train.told import told_by_ranks
 from timeloom.train.trainer import Trainer
 
 
@@ -26,7 +28,9 @@ def train(trainer: Trainer) -> Iterator[Record]:
         validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
         validated = [validate(trainer, baselines)] if validates else []
         yield told
+        yield from deviations(session, progress.epoch)
         yield from validated
+        yield from told_by_ranks(trainer)
         progress.epoch += 1
         progress.losses, progress.nodes, progress.edges = [], 0, 0
         trainer.carry = None
@@ -34,30 +38,27 @@ def train(trainer: Trainer) -> Iterator[Record]:
             progress.ended = "patience"
         elif progress.epoch >= settings.epochs:
             progress.ended = "epochs"
-        if trainer.is_due() and not progress.ended:
+        if trainer.agree_due() and not progress.ended:
             yield trainer.save()
     yield from finish(trainer)
 
 
 def _steps(trainer: Trainer) -> Iterator[Record]:
     """Go over all windows of training once; steps that were done before an interruption are not done again."""
-    session, progress = trainer.session, trainer.progress
-    settings = session.settings
-    units = training_windows(settings.window, session.split.train_stop)
-    shuffle = settings.window.shuffle and settings.window.state == "zero"
-    plan = in_epochs(
-        units, groups=settings.window.groups, seed=settings.train.seed, epoch=progress.epoch, shuffle=shuffle
-    )  # fmt: skip
+    session, progress, settings = trainer.session, trainer.progress, trainer.session.settings
+    plan = plan_epoch(settings, session.split.train_stop, epoch=progress.epoch, ranks=session.world.size)
     draw = Draw(seed=settings.train.seed, epoch=progress.epoch)
-    step = next(plan)
-    for place in range(steps_of(settings.window, session.split.train_stop)):
+    step, place = next(plan), 0
+    while True:
         if place >= len(progress.losses):
             session.check_stop()
-            yield trainer.step(step.units[0], draw)
-            if trainer.is_due():
+            yield trainer.step(step, draw)
+            if trainer.due:
                 yield trainer.save()
-        if not step.ends_epoch:
-            step = plan.send(trainer.outcome(place))
+            trainer.check_stop()
+        if step.ends_epoch:
+            return
+        step, place = plan.send(trainer.outcome(place)), place + 1
 
 
 def _told(trainer: Trainer, seconds: float) -> EpochEnded:
@@ -74,7 +75,7 @@ def _told(trainer: Trainer, seconds: float) -> EpochEnded:
 def validate(trainer: Trainer, baselines: dict[str, dict[str, float]]) -> Evaluated:
     """Score the validation part, remember the parameters if they are the best, and lower the rate at a standstill."""
     session, progress, began = trainer.session, trainer.progress, time.monotonic()
-    scores = evaluate(session, "val")
+    scores = evaluate(trainer.worker, "val")
     trainer.remember_best(scores[session.metric])
     optim = session.settings.optim
     if optim.schedule == "plateau" and progress.since_drop * session.settings.train.validate_every >= optim.step_epochs:
@@ -92,7 +93,7 @@ def finish(trainer: Trainer) -> Iterator[Record]:
     trainer.use_best()
     began = time.monotonic()
     baselines = evaluate_baselines(trainer.session, "test")
-    scores = evaluate(trainer.session, "test")
+    scores = evaluate(trainer.worker, "test")
     yield Evaluated(
         epoch=progress.best_epoch, split="test", scores=scores, baselines=baselines, seconds=time.monotonic() - began
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from timeloom.dist.collectives import World
+from timeloom.dist.sync import share
+from timeloom.dist.world import alone
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import GraphLike, Split, split_by_time
 from timeloom.kernels.workspace import keep_memory
@@ -19,16 +23,19 @@ from timeloom.nn.heads import Head
 from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.stack import layers_of
-from timeloom.train.choose import Decided
+from timeloom.plan.types import Unit
+from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
 from timeloom.train.goals import make_goal
-from timeloom.train.goals.goal import Goal
+from timeloom.train.goals.goal import Draw, Goal
+from timeloom.train.profile import Profile
+from timeloom.train.ranks import device_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
 from timeloom.train.ways import decide, make_walker
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
-_WEIGHTS_STREAM, _STEP_STREAM = 11, 12
+_WEIGHTS_STREAM, _UNIT_STREAM = 11, 12
 # Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
 _SMALL = 1 << 18
 
@@ -51,12 +58,16 @@ class Session:
     """A run, ready to train or to predict."""
 
     settings: RunSettings
+    world: World
+    graph: GraphLike
+    """All of it, whatever of it is on this rank."""
     feed: Feed
     split: Split
     goal: Goal
     predictor: Predictor
     walker: Walker
     decided: Decided
+    profile: Profile
     device: torch.device
     should_stop: Callable[[], bool]
 
@@ -81,8 +92,8 @@ class Session:
         return self.settings.train.metric or self.goal.metrics[0]
 
     def check_stop(self) -> None:
-        """Leave here if somebody asked the run to stop."""
-        if self.should_stop():
+        """Leave here if somebody asked the run to stop; one of several ranks leaves together with the others only."""
+        if self.world.size == 1 and self.should_stop():
             raise Stopped
 
     def computing(self) -> torch.autocast:
@@ -98,12 +109,15 @@ def open_session(
     scales: Scales | None = None,
     decided: Decided | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    world: World | None = None,
 ) -> Session:
     """Put a run together. A graph that has grown since training is split as it was then (``num_snapshots``).
 
-    ``scales`` and ``decided`` are those of an earlier session of the same run.
+    ``scales`` and ``decided`` are those of an earlier session of the same run. Collective in a ``world`` of several
+    ranks.
     """
-    device = device_of(settings.train.device)
+    device = device_of(settings.train.device) if world is None else world.device
+    world = world or alone(device)
     small = graph.num_nodes * settings.model.hidden < _SMALL
     if settings.train.threads or small:
         torch.set_num_threads(settings.train.threads or 1)
@@ -111,8 +125,8 @@ def open_session(
         keep_memory()
     dtype = _DTYPES[settings.train.precision]
     feed = Feed(
-        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings),
-        at_hand=settings.window.length + settings.task.ahead + 2,
+        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
+        at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
     )  # fmt: skip
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     if scales is None:
@@ -123,9 +137,15 @@ def open_session(
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
+    share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
-    walker = make_walker(settings, feed, model, decided)
-    session = Session(settings, feed, split, goal, predictor, walker, decided, device, should_stop)
+    # Costs are those of a machine: ranks on several of them go by those of the first.
+    decided = decided_of(json.loads(world.broadcast_bytes(json.dumps(decided.as_json()).encode(), "control/decided")))
+    profile = Profile()
+    walker = make_walker(settings, feed, model, decided, profile)
+    session = Session(
+        settings, world, graph, feed, split, goal, predictor, walker, decided, profile, device, should_stop
+    )  # fmt: skip
     if session.metric not in goal.metrics:
         raise BadConfig(
             f"train.metric={session.metric} is no metric of task.name={settings.task.name}: use one of "
@@ -144,24 +164,10 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
     )
 
 
-def device_of(name: str) -> torch.device:
-    """Return the device that a setting names."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise BadConfig(f"train.device={name} is no device: use auto, cpu, cuda or cuda:0")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadConfig(f"train.device={name}: this machine, or this build of torch, has no CUDA; use cpu")
-    return device
-
-
-def _cache_bytes(settings: RunSettings) -> int:
+def _cache_bytes(settings: RunSettings, world: World) -> int:
+    """Return the room for what is kept; ranks of one machine share what is free of its memory."""
     asked = settings.train.cache_bytes
-    return int(psutil.virtual_memory().available) // 4 if asked is None else asked
+    return int(psutil.virtual_memory().available) // (4 * world.local_size) if asked is None else asked
 
 
 @contextlib.contextmanager
@@ -176,9 +182,9 @@ def keyed_torch(*key: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def step_randomness(session: Session, epoch: int, step: int) -> Iterator[None]:
-    """Key torch's draws (dropout) by seed, epoch and step, so that a resumed run draws the same."""
-    with keyed_torch(session.settings.train.seed, _STEP_STREAM, epoch, step):
+def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
+    """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank."""
+    with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last):
         yield
 
 

@@ -9,6 +9,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
+from timeloom.train.system import SystemSettings, WorldSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +100,16 @@ class TrainSettings:
     """A checkpoint is written when the last one is this old, and at the end (0: after every step)."""
     keep: int = 2
     """How many checkpoints are kept; each holds the best parameters so far, too."""
+    spans: int = 3
+    """Of so many steps of every epoch it is recorded what each rank spent them on, for the timeline of a report."""
     log_steps: bool = False  # a record for every step, not for every epoch alone
     tensorboard: bool = False  # also write event files (needs the extra `tensorboard`)
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("patience", 0), ("validate_every", 1), ("threads", 0), ("keep", 1)):
-            if getattr(self, name) < least:
-                raise BadConfig(f"train.{name}={getattr(self, name)} is too small: give {least} or more")
+        least = {"epochs": 1, "patience": 0, "validate_every": 1, "threads": 0, "keep": 1, "spans": 0}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise BadConfig(f"train.{name}={getattr(self, name)} is too small: give {value} or more")
         if not 0 <= self.seed < 2**63:
             raise BadConfig(f"train.seed={self.seed} is no seed: give 0 or more")
         if self.save_seconds < 0:
@@ -116,7 +120,7 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseSettings:
-    """What is computed once where snapshots, windows or epochs share it. All of it is exact."""
+    """What is computed once where snapshots, windows or epochs share it. All of it is exact but for `approximate`."""
 
     mode: Literal["auto", "full", "delta", "versions"] = "auto"
     """Where the rows of a window come from. full: a pass over every snapshot. delta: from what changed since the one
@@ -125,10 +129,24 @@ class ReuseSettings:
     """auto: sums of input rows, which no parameter changes, are kept from epoch to epoch as far as there is room."""
     disk_bytes: int = 0
     """Room for them in a temporary file, beyond what train.cache_bytes allows in memory."""
+    approximate: Literal["none", "sym-lazy", "sym-static-src", "sym-approx"] = "none"
+    """How sums of the norms sym and both may be off, so that less of them changes from snapshot to snapshot (SPEC
+    3.2). sym-lazy: a node's scale as a source is renewed when it is off by more than `lazy_eps`. sym-static-src: it
+    is that of the snapshot in which the node first has an edge. sym-approx: REAL's Eq. 4, in training alone, to
+    reproduce the paper. The deviation is measured once an epoch."""
+    lazy_eps: float = 0.01
+    """sym-lazy: a message is off by at most lazy_eps / (1 - lazy_eps) of itself."""
 
     def __post_init__(self) -> None:
         if self.disk_bytes < 0:
             raise BadConfig(f"reuse.disk_bytes={self.disk_bytes} is no size: give 0 or more")
+        if not 0.0 <= self.lazy_eps < 1.0:
+            raise BadConfig(f"reuse.lazy_eps={self.lazy_eps:g} is no share: give 0 or more, and less than 1")
+        if self.approximate == "sym-approx" and self.mode in ("full", "versions"):
+            raise BadConfig(
+                f"reuse.approximate=sym-approx is a way from snapshot to snapshot, but reuse.mode={self.mode} takes no "
+                "such way: use --set reuse.mode=delta, or sym-lazy"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,3 +164,5 @@ class RunSettings:
     train: TrainSettings = field(default_factory=TrainSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
+    system: SystemSettings = field(default_factory=SystemSettings)
+    world: WorldSettings = field(default_factory=WorldSettings)

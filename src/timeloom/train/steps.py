@@ -8,26 +8,38 @@ from typing import Any
 
 from torch import Tensor
 
+from timeloom.kernels.drift import sym_approx_chain, sym_approx_step
 from timeloom.kernels.incremental import ChainStep, aggregate_chain, step_between
 from timeloom.kernels.incremental_attention import attend_chain, attention_start, attention_step
-from timeloom.kernels.norms import Norm
-from timeloom.train.feed import Feed, Kept
+from timeloom.kernels.norms import WITH_SOURCE_SCALES, Norm
+from timeloom.train.feed import Feed
+from timeloom.train.kept import Kept
 from timeloom.train.localise import WholeView
 
 
 class Steps:
     """The steps between the snapshots of a graph, for every norm that is asked for, and for attention."""
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    def __init__(self, feed: Feed, *, eq_4: bool = False) -> None:
+        """With ``eq_4`` sums of norms with source scales take the approximate steps of REAL's Eq. 4."""
+        self._feed, self._eq_4 = feed, eq_4
         self._made = Kept[Any, ChainStep](feed.room)
 
     def sums(self, t: int, norm: Norm) -> ChainStep:
         """Return what leads from the sums of snapshot ``t - 1`` to those of t."""
         before, after = self._feed.view(t - 1), self._feed.view(t)
-        return self._kept((t, norm), lambda: step_between(
-            before.directed(norm), after.directed(norm), before.scales(norm), after.scales(norm), dtype=self._feed.dtype
-        ))  # fmt: skip
+
+        def make() -> ChainStep:
+            sides, scales = (before.directed(norm), after.directed(norm)), (before.scales(norm), after.scales(norm))
+            if self.is_approximate(norm):
+                return sym_approx_step(*sides, *scales, dtype=self._feed.dtype)
+            return step_between(*sides, *scales, dtype=self._feed.dtype)
+
+        return self._kept((t, norm), make)
+
+    def is_approximate(self, norm: Norm) -> bool:
+        """Say whether the steps of a norm are those of Eq. 4."""
+        return self._eq_4 and norm.kind in WITH_SOURCE_SCALES
 
     def begun(self, t: int, *, self_loops: bool) -> ChainStep:
         """Return what leads attention from nothing to snapshot t."""
@@ -73,6 +85,8 @@ class FeedChain:
         """Return ``P_t x`` for every snapshot."""
         views = self._views()
         steps = [self.steps.sums(t, norm) for t in range(self.first + 1, self.last)]
+        if self.steps.is_approximate(norm):
+            return sym_approx_chain(views[0].directed(norm), steps, views[0].scales(norm), x_NF)
         return aggregate_chain(views[0].directed(norm), steps, [view.scales(norm) for view in views], x_NF)
 
     def attend(

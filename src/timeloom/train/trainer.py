@@ -11,15 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from timeloom.dist.sync import Agreement, Flags, Gradients
 from timeloom.errors import BadRun, Diverged
-from timeloom.plan.types import Outcome, Unit
+from timeloom.plan.types import Outcome, Step, Unit
 from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.goals.goal import Draw
-from timeloom.train.groups import Groups
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
-from timeloom.train.session import Session, scale_tensors, step_randomness
-from timeloom.train.walk import Carry, carry_of, first_carry, goes_on
+from timeloom.train.prefetch import Prefetch
+from timeloom.train.profile import Part, clock_offset
+from timeloom.train.session import Session, Stopped, scale_tensors
+from timeloom.train.walk import Carry, carry_of
+from timeloom.train.worker import Learnt
+from timeloom.train.workers import make_worker
 
 
 @dataclass
@@ -48,96 +52,118 @@ class Progress:
 
 
 class Trainer:
-    """A session that learns, and saves what it learnt in a run directory."""
+    """A session that learns, and saves what it learnt in a run directory.
 
-    def __init__(self, session: Session, run: RunDirectory) -> None:
+    Of several ranks only the first has the directory; what is decided by the clock is decided there.
+    """
+
+    def __init__(self, session: Session, run: RunDirectory | None) -> None:
         self.session, self.run = session, run
         self.progress = Progress()
+        self.worker = make_worker(session)
         self.optimizer = make_optimizer(session.predictor.parameters(), session.settings.optim)
+        self._gradients = Gradients(session.world, list(session.predictor.parameters()))
+        self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
         self.carry: Carry | None = None
         self.best: dict[str, Tensor] = {}
+        self.spans: list[tuple[int, float, tuple[Part, ...]]] = []
+        """Of some steps of the epoch under way: their number, when they began, and what they were spent on."""
+        self.due = False
+        """At the last step it was time to save."""
+        self.stopping = False
+        """Some rank was asked to stop before the last step ended."""
         self._saved_at = self._resumed_at = time.monotonic()
+        self.ahead = clock_offset(session.world)
+        """By how many seconds this rank's clock is ahead of that of the first one."""
 
-    def step(self, units: tuple[Unit, ...], draw: Draw) -> Stepped:
-        """Learn from some windows: forward, backward, one update. A loss that is no number changes nothing."""
+    def step(self, step: Step, draw: Draw) -> Stepped:
+        """Collective. Learn from some windows: forward, backward, one update. A loss that is no number stops here."""
         session, progress, began = self.session, self.progress, time.monotonic()
+        units = step.units[session.world.rank]
+        session.world.begin_step(progress.step + 1)
+        session.profile.begin()
+        self._read_ahead(step)
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
-        with step_randomness(session, draw.epoch, progress.step):
-            self.optimizer.zero_grad(set_to_none=True)
-            loss, kept = self._go_back(units, draw)
-            norm = 0.0
-            if loss is not None:
+        self.optimizer.zero_grad(set_to_none=True)
+        learnt = self.worker.learn(units, draw, self.carry)
+        with session.profile.phase("communicate"):
+            agreed = self._agree(learnt)
+        norm = 0.0
+        if agreed.learnt:
+            with session.profile.phase("other"):
                 norm = float(gradient_norm(session.predictor.parameters(), session.settings.optim.clip))
-                self._refuse_divergence(units, loss, norm)
+                self._refuse_divergence(units, learnt, agreed, norm)
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.step()
-        if units[-1].keep >= 0:
-            self.carry = kept
-        nodes, edges = (sum(sizes) for sizes in zip(*(self._sizes(unit) for unit in units), strict=True))
-        told = math.nan if loss is None else loss
+        if units and units[-1].keep >= 0:
+            self.carry = learnt.kept
+        nodes, edges = self._sizes(step)
+        told = agreed.loss if agreed.learnt else math.nan
         progress.step += 1
         progress.losses.append(told)
         progress.nodes += nodes
         progress.edges += edges
+        self._note()
         return Stepped(
             epoch=progress.epoch, step=progress.step, loss=told, grad_norm=norm, learning_rate=rate, nodes=nodes,
             edges=edges, seconds=time.monotonic() - began,
         )  # fmt: skip
 
-    def _go_back(self, units: tuple[Unit, ...], draw: Draw) -> tuple[float | None, Carry | None]:
-        """Leave the gradient of the mean of the windows' losses; return that mean (None: no target), and what is kept.
+    def close(self) -> None:
+        """Let go of the thread that reads ahead."""
+        self._prefetch.close()
 
-        Of several windows one is computed and let go after the other; what they share is made once (SPEC section 5).
-        """
-        session, losses, kept = self.session, list[float](), None
-        with session.computing():
-            groups = session.walker.groups(units, session.goal.reads) if len(units) > 1 else None
-        for unit in units:
-            loss, kept = self.loss(unit, draw, groups)
-            if loss is not None:
-                losses.append(float(loss.detach()))
-                (loss / len(units)).backward()  # type: ignore[no-untyped-call]
-        if groups is not None:
-            groups.go_back()
-        return (sum(losses) / len(units) if losses else None), kept
+    def _read_ahead(self, step: Step) -> None:
+        """Wait for what this step needs, and have what the next one needs made ready meanwhile."""
+        with self.session.profile.phase("load"):
+            self._prefetch.ready()
+        self._prefetch.ask(step.soon.get(self.session.world.rank, ()))
 
-    def before(self, unit: Unit) -> Carry:
-        """Return what a window starts from."""
-        if unit.fresh or self.carry is None:
-            return first_carry(self.session.model, self.session.feed)
-        return goes_on(self.session.model, self.carry)
+    def _note(self) -> None:
+        """Remember what the step was spent on, for the first few steps of an epoch."""
+        if len(self.progress.losses) <= self.session.settings.train.spans:
+            profile = self.session.profile
+            self.spans.append((self.progress.step, profile.began, profile.end()))
 
-    def loss(self, unit: Unit, draw: Draw, groups: Groups | None = None) -> tuple[Tensor | None, Carry | None]:
-        """Return the mean of the losses of the window's targets (None: it has none), and what is kept."""
-        session, carry = self.session, self.before(unit)
-        with session.computing():
-            seen, kept = session.walker.walk(unit, carry, session.goal.reads, groups)
-            losses = [
-                loss for one in seen if (loss := session.goal.loss(session.head, one, draw)) is not None
-            ]  # fmt: skip
-        return (torch.stack(losses).mean() if losses else None), kept
+    def _agree(self, learnt: Learnt) -> Agreement:
+        """Collective. Make the gradients those of all ranks, and hear what the others want."""
+        flags = Flags(
+            stop=self.session.should_stop(), non_finite=not math.isfinite(learnt.loss),
+            save=self._is_due(),
+        )  # fmt: skip
+        agreed = self._gradients.agree(learnt.weight, flags, loss=learnt.loss)
+        self.due, self.stopping = agreed.save > 0, agreed.stop > 0
+        return agreed
 
-    def _refuse_divergence(self, units: tuple[Unit, ...], loss: float, norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(norm):
+    def check_stop(self) -> None:
+        """Leave here if a rank was asked to stop: all ranks do, after the same step."""
+        if self.stopping:
+            raise Stopped
+
+    def _refuse_divergence(self, units: tuple[Unit, ...], learnt: Learnt, agreed: Agreement, norm: float) -> None:
+        if math.isfinite(agreed.loss) and math.isfinite(norm):
             return
         named = ((name, parameter.grad) for name, parameter in self.session.predictor.named_parameters())
         bad = [name for name, gradient in named if gradient is not None and not torch.isfinite(gradient).all()]
         what = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the gradient"
-        step, snapshots = self.progress.step + 1, f"snapshots {units[0].first} to {units[-1].last - 1}"
-        where = f"step {step} (epoch {self.progress.epoch}, {snapshots})"
-        found = f"the loss was {loss:g}" if not math.isfinite(loss) else f"{what} was no number"
+        elsewhere = agreed.non_finite and math.isfinite(learnt.loss)
+        snapshots = (
+            "on another rank" if elsewhere or not units else f"snapshots {units[0].first} to {units[-1].last - 1}"
+        )
+        where = f"step {self.progress.step + 1} (epoch {self.progress.epoch}, {snapshots})"
+        found = f"the loss was {agreed.loss:g}" if not math.isfinite(agreed.loss) else f"{what} was no number"
         raise Diverged(
             f"{where} diverged: {found}; the parameters are as they were before it. Lower optim.rate (now "
             f"{self.session.settings.optim.rate:g}) or optim.clip, or look for extreme values with 'timeloom info'"
         )
 
-    def _sizes(self, unit: Unit) -> tuple[int, int]:
-        """Return the nodes and edges that a window went over."""
-        count = unit.last - unit.first
-        edges = sum(len(self.session.feed.view(t).edges) for t in range(unit.first, unit.last))
-        return count * self.session.feed.graph.num_nodes, edges
+    def _sizes(self, step: Step) -> tuple[int, int]:
+        """Return the nodes and edges that all ranks' windows went over."""
+        graph, units = self.session.graph, {unit for ours in step.units.values() for unit in ours}
+        times = [t for unit in units for t in range(unit.first, unit.last)]
+        return len(times) * graph.num_nodes, sum(graph.num_edges(t) for t in times)
 
     def outcome(self, place: int) -> Outcome:
         """Return what the step at this place of the epoch came to."""
@@ -156,36 +182,46 @@ class Trainer:
             progress.since_drop += 1
         return better
 
-    def is_due(self) -> bool:
-        """Say whether the last checkpoint is old enough for the next."""
-        return time.monotonic() - self._saved_at >= self.session.settings.train.save_seconds
+    def _is_due(self) -> bool:
+        """Say whether the last checkpoint is old enough for the next, by the clock of the rank that writes it."""
+        old = time.monotonic() - self._saved_at >= self.session.settings.train.save_seconds
+        return old and self.run is not None
+
+    def agree_due(self) -> bool:
+        """Collective. Say whether it is time to save."""
+        told = self.session.world.all_reduce(torch.tensor([self._is_due()], dtype=torch.uint8), "control/due", "max")
+        return bool(told.item())
 
     def save(self) -> Saved:
-        """Write a checkpoint, then remove older ones."""
-        session, progress = self.session, self.progress
-        now = time.monotonic()
+        """Collective. Write a checkpoint, then remove older ones."""
+        progress, now = self.progress, time.monotonic()
         progress.seconds += now - self._resumed_at
         self._resumed_at = now
         record = Saved(
             checkpoint=f"epoch-{progress.epoch:06d}-step-{progress.step:06d}", epoch=progress.epoch, step=progress.step
         )
-        self.run.append(record)
-        feed = session.feed
-        assert feed.scales is not None
-        tensors = _under("now", session.predictor.state_dict()) | _under("best", self.best)
-        tensors |= _under("optimizer", optimizer_tensors(self.optimizer)) | _under("scales", scale_tensors(feed.scales))
-        if self.carry is not None:
-            tensors |= {f"carry/{place:03d}": part for place, part in enumerate(self.carry.tensors())}
-        state = {
-            "progress": dataclasses.asdict(progress), "records_bytes": self.run.size(), "graph": feed.graph.name,
-            "decided": session.decided.as_json(),
-            "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": feed.graph.num_nodes,
-        }  # fmt: skip
-        checkpoint.save(self.run.checkpoints, record.checkpoint, tensors, state)
-        names = checkpoint.names(self.run.checkpoints)
-        checkpoint.keep(self.run.checkpoints, names[-session.settings.train.keep :])
+        carried = None if self.carry is None else self.worker.whole(self.carry)
+        if self.run is not None:
+            self._write(self.run, record, carried)
         self._saved_at = time.monotonic()
         return record
+
+    def _write(self, run: RunDirectory, record: Saved, carried: Carry | None) -> None:
+        """Write a checkpoint, then remove older ones."""
+        session, progress, scales = self.session, self.progress, self.session.feed.scales
+        assert scales is not None
+        run.append(record)
+        tensors = _under("now", session.predictor.state_dict()) | _under("best", self.best)
+        tensors |= _under("optimizer", optimizer_tensors(self.optimizer)) | _under("scales", scale_tensors(scales))
+        if carried is not None:
+            tensors |= {f"carry/{place:03d}": part for place, part in enumerate(carried.tensors())}
+        state = {
+            "progress": dataclasses.asdict(progress), "records_bytes": run.size(), "graph": session.graph.name,
+            "decided": session.decided.as_json(),
+            "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": session.graph.num_nodes,
+        }  # fmt: skip
+        checkpoint.save(run.checkpoints, record.checkpoint, tensors, state)
+        checkpoint.keep(run.checkpoints, checkpoint.names(run.checkpoints)[-session.settings.train.keep :])
 
     def restore(self, saved: checkpoint.Checkpoint) -> Resumed:
         """Go back to a checkpoint: from here on everything is as if the run had never been interrupted."""
@@ -194,14 +230,15 @@ class Trainer:
         self.best = parts.get("best", {})
         restore_optimizer(self.optimizer, parts.get("optimizer", {}))
         kept = {key: part.to(self.session.device) for key, part in parts.get("carry", {}).items()}
-        self.carry = (
-            carry_of(self.session.model, tuple(kept[key] for key in sorted(kept)), self.session.feed) if kept else None
-        )
+        if kept:
+            parted = tuple(kept[key] for key in sorted(kept))
+            self.carry = self.worker.own(carry_of(self.session.model, parted, self.session.graph.num_nodes))
         self.progress = Progress(**saved.state["progress"])
-        # Later checkpoints know of records that are now forgotten.
-        names = checkpoint.names(self.run.checkpoints)
-        checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
-        self.run.truncate(saved.state["records_bytes"])
+        if self.run is not None:
+            # Later checkpoints know of records that are now forgotten.
+            names = checkpoint.names(self.run.checkpoints)
+            checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
+            self.run.truncate(saved.state["records_bytes"])
         return Resumed(checkpoint=saved.name, epoch=self.progress.epoch, step=self.progress.step)
 
     def use_best(self) -> None:

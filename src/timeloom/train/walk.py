@@ -30,6 +30,7 @@ from timeloom.train.encode import Encoded, Encoder, encode_above, is_nobody
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Seen
 from timeloom.train.groups import Groups
+from timeloom.train.profile import Profile
 from timeloom.train.table_view import heard
 from timeloom.train.window_view import SomeNodes
 
@@ -58,9 +59,9 @@ def first_carry(model: Model, feed: Feed) -> Carry:
     )
 
 
-def carry_of(model: Model, tensors: tuple[Tensor, ...], feed: Feed) -> Carry:
+def carry_of(model: Model, tensors: tuple[Tensor, ...], num_nodes: int) -> Carry:
     """Return what was saved; nodes that joined the graph since start as they would have then."""
-    more = feed.graph.num_nodes - len(tensors[-1])
+    more = num_nodes - len(tensors[-1])
     of_nodes = [*(isinstance(slot, PerNode) for slot in model.memory()), True, True]
     rows = [
         torch.cat([part, part.new_zeros(more, *part.shape[1:])]) if more and is_rows else part
@@ -99,12 +100,14 @@ class _Remembered:
 class Walker:
     """A model and a graph, and what is known of how the one goes over the other."""
 
-    def __init__(self, model: Model, feed: Feed, encoder: Encoder, *, hold: bool, bf16: bool) -> None:
+    def __init__(
+        self, model: Model, feed: Feed, encoder: Encoder, *, hold: bool, bf16: bool, profile: Profile
+    ) -> None:  # fmt: skip
         """With ``hold`` a node that is absent keeps its state and its last row, else it goes on without edges.
 
         One that is not yet born gives 0 either way (SPEC D1.4).
         """
-        self.model, self.feed, self.encoder, self._hold = model, feed, encoder, hold
+        self.model, self.feed, self.encoder, self._hold, self._profile = model, feed, encoder, hold, profile
         self._layers, self._dropout = layers_of(model)
         above = (watch(layer, below.out_size) for below, layer in pairwise(self._layers))
         self._asked: list[Asked] = [encoder.asked, *above]
@@ -125,16 +128,18 @@ class Walker:
         for depth, layer in enumerate(self._layers):
             end = begin + len(layer.memory())
             state = carry.state[begin:end]
-            if depth:
-                encoded = self._encode_above(layer, unit, outputs, demand.encoded[depth])
-            elif groups is not None:
-                encoded = groups.of(unit)
-            else:
-                encoded = self.encoder.encode(tuple(range(unit.first, unit.last)), demand.encoded[0])
-            if isinstance(layer, RowModel):
-                told = self._in_blocks(layer, unit, encoded, state, demand.outputs[depth])
-            else:
-                told = self._step_by_step(layer, unit, encoded, state)
+            with self._profile.phase("encode"):
+                if depth:
+                    encoded = self._encode_above(layer, unit, outputs, demand.encoded[depth])
+                elif groups is not None:
+                    encoded = groups.of(unit)
+                else:
+                    encoded = self.encoder.encode(tuple(range(unit.first, unit.last)), demand.encoded[0])
+            with self._profile.phase("recur"):
+                if isinstance(layer, RowModel):
+                    told = self._in_blocks(layer, unit, encoded, state, demand.outputs[depth])
+                else:
+                    told = self._step_by_step(layer, unit, encoded, state)
             outputs, begin = told.outputs_T, end
             kept.extend(told.kept)
         return self._seen(unit, carry, outputs, tuple(kept))

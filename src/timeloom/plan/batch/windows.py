@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -35,8 +37,8 @@ class WindowSettings:
             raise BadConfig(f"window.stride={self.stride} goes back in time: give 1 or more, or 0 for the default")
         if self.groups < 1 or (self.groups > 1 and self.state == "inherit"):
             raise BadConfig(
-                f"window.groups={self.groups}: give 1 or more, and more than 1 only with --set window.state=zero: windows "
-                "that inherit a state follow each other"
+                f"window.groups={self.groups}: give 1 or more, and more than 1 only with --set window.state=zero: "
+                "windows that inherit a state follow each other"
             )
         if self.state == "inherit" and self.stride > self.length:
             raise BadConfig(
@@ -74,9 +76,9 @@ def training_windows(settings: WindowSettings, num_snapshots: int) -> list[Unit]
     return units
 
 
-def steps_of(settings: WindowSettings, num_snapshots: int) -> int:
-    """Return how many updates an epoch has."""
-    return -(-len(training_windows(settings, num_snapshots)) // settings.groups)
+def steps_of(settings: WindowSettings, num_snapshots: int, *, ranks: int = 1) -> int:
+    """Return how many updates an epoch has where ``ranks`` ranks take different windows."""
+    return -(-len(training_windows(settings, num_snapshots)) // (settings.groups * ranks))
 
 
 def _window(settings: WindowSettings, first: int, last: int, *, fresh: bool, keep: int = -1) -> Unit:
@@ -109,14 +111,41 @@ def scoring_windows(settings: WindowSettings, first: int, last: int, *, restarts
     return units
 
 
-def in_epochs(units: list[Unit], *, groups: int, seed: int, epoch: int, shuffle: bool) -> Plan:
-    """Yield one epoch on rank 0: so many windows a step, steps shuffled by (seed, epoch) where that is asked for.
+def in_epochs(units: list[Unit], *, groups: int, seed: int, epoch: int, shuffle: bool, ranks: int = 1) -> Plan:
+    """Yield one epoch: so many windows a rank and step, steps shuffled by (seed, epoch) where that is asked for.
 
-    Windows of a step follow each other in time, so that they share what they can (SPEC section 5).
+    Windows of a rank follow each other in time, so that they share what they can (SPEC section 5). Where the last step
+    has fewer windows than ranks, the last ranks have none.
     """
-    steps = [tuple(units[first : first + groups]) for first in range(0, len(units), groups)]
+    share = ranks * groups
+    steps = [units[first : first + share] for first in range(0, len(units), share)]
     order = np.arange(len(steps))
     if shuffle:
         np.random.Generator(np.random.Philox([seed, epoch])).shuffle(order)
-    for place, number in enumerate(order.tolist()):
-        yield Step(units={0: steps[number]}, ends_epoch=place == len(steps) - 1)
+    yield from in_turn([_dealt(steps[number], ranks) for number in order])
+
+
+def in_turn(steps: Sequence[Mapping[int, tuple[Unit, ...]]]) -> Plan:
+    """Yield an epoch whose steps are all known before it begins."""
+    for place, step in enumerate(steps):
+        last = place == len(steps) - 1
+        yield Step(units=step, ends_epoch=last, soon={} if last else steps[place + 1])
+
+
+def _dealt(units: list[Unit], ranks: int) -> dict[int, tuple[Unit, ...]]:
+    """Return the windows of each rank: as many as the others, or one fewer."""
+    least, more = divmod(len(units), ranks)
+    firsts = [rank * least + min(rank, more) for rank in range(ranks + 1)]
+    return {rank: tuple(units[first:last]) for rank, (first, last) in enumerate(pairwise(firsts))}
+
+
+def together(plan: Plan, ranks: int) -> Plan:
+    """Yield the steps of a plan for one rank as steps in which every rank has its part of every window."""
+    step = next(plan)
+    while True:
+        every = range(ranks)
+        soon = dict.fromkeys(every, step.soon[0]) if step.soon else {}
+        outcome = yield Step(units=dict.fromkeys(every, step.units[0]), ends_epoch=step.ends_epoch, soon=soon)
+        if step.ends_epoch:
+            return
+        step = plan.send(outcome)

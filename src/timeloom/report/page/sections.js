@@ -113,6 +113,12 @@ function learning() {
     const chart = curvesOf(key, { name: name.toLowerCase(), short: name.toLowerCase(), height: 180, yUnit: unit, zero: true, log: key === "seconds" ? "wide" : false })(false);
     small.push(panel(name, chart.tools, chart.node));
   }
+  const deviated = having((run) => run.deviations.length);
+  if (deviated.length) {
+    const series = deviated.flatMap(({ run, index }) => run.deviations.map((one, at) => ({ name: MANY ? `${run.label}: ${one.what}` : one.what, color: runColor(index + at), x: one.x, y: one.y })));
+    const chart = lineChart({ name: "deviation", height: 180, log: true, xLabel: "epoch", yUnit: "share", legend: true, series });
+    small.push(panel("Deviation from exact rows", chart.tools, chart.node));
+  }
   if (nodes.length) section("learning", "Learning", "Point at a curve for its values; drag over a stretch to look closer, double click to come back. Dashed lines are baselines that learn nothing; a ring marks the best epoch.", grid(nodes), el("div", { class: "side" }, ...small));
 }
 

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part, Split, SplitSettings, TaskSettings, node_parts
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor, balance, mask_of
+from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen, as_tensor, balance, class_loss, mask_of
 from timeloom.train.metrics import confusion
 
 
@@ -68,8 +66,8 @@ class ClassGoal(Goal):
         """Return the nodes of training."""
         return mask_of(self._nodes(t, "train")[0], self._feed.graph.num_nodes)
 
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
-        """Return the mean cross entropy of the nodes of training."""
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the cross entropy of the nodes of training."""
         assert isinstance(head, NodeHead)
         nodes_M, classes_M = self._nodes(seen.t, "train")
         if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
@@ -78,10 +76,10 @@ class ClassGoal(Goal):
             return None
         logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
         logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
-        weight = None
+        weights_C = None
         if self._task.class_weights == "balanced":
-            weight = torch.from_numpy(balance(self._training_counts(), len(self.classes))).to(logits_MC)
-        return cross_entropy(logits_MC, as_tensor(classes_M, seen.out_NH), weight)
+            weights_C = balance(self._training_counts(), len(self.classes))
+        return class_loss(logits_MC, classes_M, weights_C)
 
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
         """Add the counts of true and predicted classes."""

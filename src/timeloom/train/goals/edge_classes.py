@@ -12,14 +12,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from timeloom.errors import BadConfig
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part, Split, TaskSettings, edge_classes_of
 from timeloom.nn.heads import Head, PairHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Marks, Seen, as_tensor, balance, keyed, mask_of
+from timeloom.train.goals.goal import (
+    PAIRS_STREAM,
+    Columns,
+    Draw,
+    Goal,
+    Loss,
+    Marks,
+    Seen,
+    as_tensor,
+    balance,
+    class_loss,
+    keyed,
+    mask_of,
+)  # fmt: skip
 from timeloom.train.metrics import confusion
 
 
@@ -71,8 +83,8 @@ class EdgeClassGoal(Goal):
         sources_P, targets_P, _ = self._edges(t)
         return mask_of(np.concatenate([sources_P, targets_P]), self._feed.graph.num_nodes)
 
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
-        """Return the mean cross entropy of the edges to come."""
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the cross entropy of the edges to come."""
         edges = self._edges(seen.t)
         if (chosen := draw.of(len(edges[0]), seen.t)) is not None:
             edges = (edges[0][chosen], edges[1][chosen], edges[2][chosen])
@@ -81,10 +93,10 @@ class EdgeClassGoal(Goal):
             return None
         logits_PC = self._logits(head, seen, sources_P, targets_P)
         logits_PC = logits_PC.to(torch.promote_types(logits_PC.dtype, torch.float32))
-        weight = None
+        weights_C = None
         if self._task.class_weights == "balanced":
-            weight = torch.from_numpy(balance(self._training_counts(), len(self.classes))).to(logits_PC)
-        return cross_entropy(logits_PC, as_tensor(classes_P, seen.out_NH), weight)
+            weights_C = balance(self._training_counts(), len(self.classes))
+        return class_loss(logits_PC, classes_P, weights_C)
 
     def _scored(self, t: int) -> tuple[Int64s, Int64s, Int64s]:
         """Return the edges that are scored: all, or so many as allowed, drawn by the seed."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part
@@ -34,6 +35,15 @@ class Seen:
     """The model's rows. A node that is absent has the row it had last, one not yet born has 0 (SPEC D1.4)."""
     born_N: Tensor
     """bool: which nodes were there up to now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss as a sum over targets, so that ranks may hold different ones."""
+
+    total: Tensor
+    count: float
+    """How many targets, or the sum of their weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,18 @@ class Marks:
         """Take in [C, C] counts."""
         self.confusion = confusion if self.confusion is None else self.confusion + confusion
 
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it."""
+        confusion = None if self.confusion is None else self.confusion.tolist()
+        return {"sums": {name: list(both) for name, both in self.tally.sums().items()}, "confusion": confusion}
+
+    def take_in(self, told: Mapping[str, Any]) -> None:
+        """Add what `as_json` made of others."""
+        if told["confusion"] is not None:
+            self.count(np.array(told["confusion"], np.int64))
+        for name, (total, count) in told["sums"].items():
+            self.tally.add(name, total, count)
+
     def means(self) -> dict[str, float]:
         """Return every metric by its name."""
         counted = {}
@@ -97,8 +119,8 @@ class Goal(ABC):
         """Return the nodes whose rows the loss after snapshot t may read, whatever is drawn (None: all)."""
 
     @abstractmethod
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
-        """Return the mean loss over the targets of snapshot t, or None where it has none."""
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the loss of the targets of snapshot t, or None where it has none."""
 
     @abstractmethod
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
@@ -147,3 +169,10 @@ def balance(counts_C: Mapping[int, int] | Int64s, num_classes: int) -> NDArray[n
     present = counts > 0
     weights = np.where(present, counts.sum() / np.maximum(counts, 1) / max(present.sum(), 1), 1.0)
     return weights.astype(np.float32)
+
+
+def class_loss(logits_MC: Tensor, classes_M: Int64s, weights_C: NDArray[np.float32] | None) -> Loss:
+    """Return the cross entropy of classes that may weigh differently."""
+    weights = None if weights_C is None else torch.from_numpy(weights_C).to(logits_MC)
+    total = cross_entropy(logits_MC, as_tensor(classes_M, logits_MC), weights, reduction="sum")
+    return Loss(total, len(classes_M) if weights_C is None else float(weights_C[classes_M].sum(dtype=np.float64)))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from timeloom.graph.keys import Float64s, Int64s
@@ -21,7 +20,7 @@ from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import Part, Split, TaskSettings
 from timeloom.nn.heads import DotHead, Head, NodeHead, PairHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Marks, Seen, as_tensor, keyed
+from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Loss, Marks, Seen, as_tensor, keyed
 from timeloom.train.metrics import auc, average_precision, mean_ranks, source_ranks
 
 _PAIRS_AT_ONCE = 1 << 18
@@ -87,8 +86,8 @@ class LinkGoal(Goal):
         """Return all: which pairs are drawn depends on the epoch."""
         return None
 
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
-        """Return the mean cross entropy of the pairs to come and of as many random ones as asked for."""
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the cross entropy of the pairs to come and of as many random ones as asked for."""
         size, taken = self._feed.graph.num_nodes, self._positives(seen.t)
         positive = taken if (chosen := draw.of(len(taken), seen.t)) is None else taken[chosen]
         if not len(positive):
@@ -105,7 +104,8 @@ class LinkGoal(Goal):
         ends = _of_pairs(head).ends(seen.out_NH)
         logits = _of_pairs(head).score(ends, as_tensor(sources_P, seen.out_NH), as_tensor(targets_P, seen.out_NH))[:, 0]
         exact = torch.promote_types(logits.dtype, torch.float32)
-        return binary_cross_entropy_with_logits(logits.to(exact), truth.to(exact))
+        error = binary_cross_entropy_with_logits(logits.to(exact), truth.to(exact), reduction="sum")
+        return Loss(error, len(sources_P))
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `edgebank` (linked before) and `persistence` (linked in the snapshot seen), and draw the trials."""

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.functional import l1_loss, mse_loss
 
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.tasks import Part, TaskSettings
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import Columns, Draw, Goal, Marks, Seen, as_tensor
+from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen, as_tensor
 
 
 class ValueGoal(Goal):
@@ -62,8 +61,8 @@ class ValueGoal(Goal):
         known: NDArray[np.bool_] = self._active(t) & ~np.isnan(self._feed.label(t + self._task.ahead))
         return known
 
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Tensor | None:
-        """Return the mean error of active nodes that were born, in units of the target's deviation."""
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the error of active nodes that were born, in units of the target's deviation."""
         assert isinstance(head, NodeHead)
         target = self._feed.label(seen.t + self._task.ahead)
         counts = self._active(seen.t) & seen.born_N.cpu().numpy() & ~np.isnan(target)
@@ -78,7 +77,7 @@ class ValueGoal(Goal):
         # Under bf16 the rows are rounded, the error is not.
         exact = torch.promote_types(told_M.dtype, torch.float32)
         error = mse_loss if self._task.loss == "mse" else l1_loss
-        return error(told_M.to(exact), wanted_M.to(exact))
+        return Loss(error(told_M.to(exact), wanted_M.to(exact), reduction="sum"), len(nodes_M))
 
     def predict(self, head: Head, seen: Seen) -> Float64s:
         """Return the [N] predicted values; of a node never seen it is what is predicted without a model."""

@@ -1,0 +1,1 @@
+"""Which device computes which groups in which step."""

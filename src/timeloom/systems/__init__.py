@@ -1,0 +1,20 @@
+"""The systems, by the names that `--system` takes: presets, and no code that computes anything."""
+
+from __future__ import annotations
+
+import difflib
+
+from timeloom.errors import BadConfig
+from timeloom.systems.preset import Preset
+from timeloom.systems.psg import psg
+
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(),)}
+
+
+def preset_of(name: str) -> Preset:
+    """Return the preset of this name."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(PRESETS)}"
+        raise BadConfig(f"--system {name} is unknown: {hint}")
+    return PRESETS[name]

@@ -1,0 +1,66 @@
+"""Every number that follows from the settings and the graph: told once, when a run begins."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from timeloom.graph.dynamic import DynamicGraph
+from timeloom.graph.tasks import Split
+from timeloom.records import GraphFacts
+from timeloom.train.deviate import exactness_of
+from timeloom.train.goals.values import ValueGoal
+from timeloom.train.planning import updates_of
+from timeloom.train.session import Session
+
+
+def facts_of(graph: DynamicGraph, split: Split) -> GraphFacts:
+    """Return what a run's graph is like."""
+    told = graph.statistics
+    edges, added = told["edges"], told["added"]
+    before = np.concatenate([[0], edges[:-1]])
+    overlap = (edges - added) / np.maximum(before + added, 1)
+    # A snapshot without edges is all of one without edges.
+    overlap[(before + added == 0) | (np.arange(len(edges)) == 0)] = 1.0
+    return GraphFacts(
+        graph=graph.name, nodes=graph.num_nodes, edges=tuple(edges.tolist()), active=tuple(told["active"].tolist()),
+        overlap=tuple(overlap.round(6).tolist()), train_stop=split.train_stop, val_stop=split.val_stop,
+        test_stop=split.test_stop,
+    )  # fmt: skip
+
+
+def derived_of(session: Session) -> dict[str, str | int | float | bool]:
+    """Return every number that follows from the settings and the graph, to be told once."""
+    settings, split, feed = session.settings, session.split, session.feed
+    live = settings.train.protocol == "live"
+    updates = settings.live.steps if live else updates_of(settings, split.train_stop, ranks=session.world.size)
+    goal = (
+        {"predicts": "the change" if session.goal.is_residual else "the value"}
+        if isinstance(session.goal, ValueGoal)
+        else {}
+    )
+    return {
+        **goal,
+        **({"system": settings.system.name, "ranks": session.world.size} if session.world.size > 1 else {}),
+        "nodes": session.graph.num_nodes,
+        "snapshots for training": split.train_stop,
+        "snapshots for validation": split.val_stop - split.train_stop,
+        "snapshots for test": split.test_stop - split.val_stop,
+        "horizon": split.horizon,
+        "inputs": f"{feed.features}, {feed.num_features} numbers a node"
+        + (f" ({feed.lags} lags)" if feed.lags else ""),
+        "updates an epoch": updates,
+        "epochs at most": split.test_stop if live else settings.train.epochs,
+        "window stride": settings.window.step,
+        "outputs of the model": session.model.out_size,
+        "hops": session.model.hops,
+        "sums of inputs": "kept, and made first"
+        if session.decided.sums_first
+        else "kept"
+        if session.decided.keeps
+        else "made",
+        "rows": exactness_of(settings.reuse),
+        "chosen by": session.metric,
+        "device": str(session.device),
+        "threads": torch.get_num_threads(),
+    }

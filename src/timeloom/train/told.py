@@ -1,0 +1,39 @@
+"""What an epoch cost in time, messages, waiting and memory, rank by rank: gathered for the records."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from timeloom.dist.collectives import World
+from timeloom.records import Spans, Traffic
+from timeloom.train.trainer import Trainer
+
+
+def told_by_ranks(trainer: Trainer) -> Iterator[Traffic | Spans]:
+    """Collective. Yield what every rank spent steps on, and what its collectives came to, since this was asked last."""
+    world, epoch = trainer.session.world, trainer.progress.epoch
+    spans, trainer.spans = trainer.spans, []
+    mine = {"traffic": _traffic(world), "spans": [(step, began - trainer.ahead, parts) for step, began, parts in spans]}
+    for rank, data in enumerate(world.gather_bytes(json.dumps(mine).encode(), "control/told")):
+        told = json.loads(data)
+        for step, began, parts in told["spans"]:
+            yield Spans(rank=rank, epoch=epoch, step=step, began=began, parts=tuple((a, b, c) for a, b, c in parts))
+        if world.size > 1:
+            yield Traffic(rank=rank, epoch=epoch, **told["traffic"])
+
+
+def _traffic(world: World) -> dict[str, Any]:
+    sums: dict[str, Counter[str]] = {what: Counter() for what in ("calls", "sent_bytes", "received_bytes", "waited_s")}
+    for name, tally in world.take_tallies().items():
+        for what, value in asdict(tally).items():
+            sums[what][name.partition("/")[0]] += value
+    device = torch.cuda.max_memory_allocated(world.device) if world.device.type == "cuda" else 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {**sums, "peak_bytes": peak, "peak_device_bytes": device}

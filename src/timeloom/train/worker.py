@@ -1,0 +1,57 @@
+"""What one rank does of a step, of a validation and of a checkpoint: the part in which ways to divide work differ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from timeloom.plan.types import Unit
+from timeloom.train.goals.goal import Draw, Seen
+from timeloom.train.session import Session
+from timeloom.train.walk import Carry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """What a rank's part of a step came to; its gradient lies in the parameters' ``.grad``."""
+
+    loss: float
+    """This rank's share of the sum of the windows' losses."""
+    weight: float
+    """This rank's share of the number of windows. The sums over all ranks count."""
+    kept: Carry | None
+    """What the next window goes on from, as far as it is on this rank."""
+
+
+class Worker(ABC):
+    """One rank of several that learn together, or the only one.
+
+    Every method is collective: all ranks call the same ones in the same order.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    @abstractmethod
+    def start(self) -> Carry:
+        """Return what there is before the first snapshot, as far as it is on this rank."""
+
+    @abstractmethod
+    def learn(self, units: tuple[Unit, ...], draw: Draw, carry: Carry | None) -> Learnt:
+        """Collective. Add this rank's share of the gradient of the sum of the windows' losses to ``.grad``."""
+
+    @abstractmethod
+    def see(self, first: int, last: int) -> Iterator[Seen]:
+        """Collective. Yield this rank's share of what there is to predict from, after each of these snapshots.
+
+        Parameters are frozen. The state is warmed up over all snapshots before where windows inherit it.
+        """
+
+    @abstractmethod
+    def whole(self, carry: Carry) -> Carry:
+        """Collective. Return what all ranks carry, in the order of the graph's nodes, for a checkpoint."""
+
+    @abstractmethod
+    def own(self, carry: Carry) -> Carry:
+        """Return this rank's share of what a checkpoint carries."""
