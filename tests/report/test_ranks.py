@@ -76,6 +76,21 @@ def test_the_grid_is_the_share_of_each_bin() -> None:
     assert grid.tolist() == [[1.0, 1.0, 0.0, 0.0, 0.0], [0.5, 1.0, 1.0, 1.0, 0.5]]
 
 
+def test_time_that_nobody_told_of_is_neither_busy_nor_idle() -> None:
+    late = Spans(rank=0, epoch=0, step=9, began=112.0, parts=(("encode", 0.0, 1.5), ("wait", 1.5, 0.5)))
+    width, grid = busy_grid(spent(parts_of(*TWO, late)), [0, 1], 7)
+    assert width == 2.0
+    np.testing.assert_array_equal(grid[0], [1.0, 0.0, 0.0, np.nan, np.nan, np.nan, 0.75])
+    # Of the third bin only the first half is in a step, and rank 1 worked in half of that.
+    np.testing.assert_array_equal(grid[1], [0.75, 1.0, 0.5, np.nan, np.nan, np.nan, 0.0])
+
+
+def test_a_stretch_ends_where_steps_were_left_out() -> None:
+    steps = (3, 4, 10, 11, 12)
+    told = [Spans(rank=0, epoch=0, step=step, began=float(step), parts=(("encode", 0.0, 0.5),)) for step in steps]
+    assert [(one["first"], one["last"]) for one in excerpts(spent(parts_of(*told)), [0])] == [(3, 4), (10, 12)]
+
+
 def test_the_grid_agrees_with_counting_milliseconds(tmp_path: Path) -> None:
     log = read_log(Fake(ranks=3, epochs=1, steps=4).make(tmp_path / "run"))
     found = spent(log.parts)

@@ -14,7 +14,7 @@ from timeloom.records import PHASES, Evaluated, GraphFacts, Predicted, Scheduled
 from timeloom.report.compare import Comparison, compare, labels_of
 from timeloom.report.log import RunLog
 from timeloom.report.ranks import busy_grid, excerpts, imbalance, loads, phase_seconds, spent
-from timeloom.report.shrink import kept_places, short, short_one
+from timeloom.report.shrink import Floats, kept_places, short, short_one
 from timeloom.report.summary import Summary, best_baseline, how_to_run_again, is_less_better, margin, summarise
 
 MOST_POINTS = 1_000
@@ -176,14 +176,21 @@ def _ranks(log: RunLog) -> dict[str, Any]:
     ratio = imbalance(load)
     keep = kept_places(np.where(np.isfinite(ratio), ratio, np.nan), MOST_POINTS)
     return {
-        "time": {"ranks": ranks, "seconds": [short(row) for row in phase_seconds(found, ranks)]},
+        "time": {
+            "ranks": ranks, "steps": len(steps), "of": max(len(log.steps.step), len(steps)),
+            "seconds": [short(row) for row in phase_seconds(found, ranks)],
+        },
         "timeline": excerpts(found, ranks),
-        "heat": {"width": short_one(width), "ranks": ranks, "rows": (grid * 100).round().astype(int).tolist()},
+        "heat": {"width": short_one(width), "ranks": ranks, "rows": [_percent(row) for row in grid]},
         "imbalance": {
             "x": steps[keep].tolist(), "y": short(ratio[keep]), "most": short(load.max(axis=1)[keep]),
             "mean": short(load.mean(axis=1)[keep]), "idle": int((~np.isfinite(ratio)).sum()), "steps": len(steps),
         } if len(ranks) > 1 else None,
     }  # fmt: skip
+
+
+def _percent(shares: Floats) -> list[int | None]:
+    return [None if math.isnan(share) else round(share * 100) for share in shares.tolist()]
 
 
 def _traffic(log: RunLog) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from timeloom.report.shrink import Floats
 Ints = npt.NDArray[np.int64]
 _IDLE = tuple(PHASES.index(phase) for phase in ("communicate", "wait"))
 _EXCERPT_STEPS = 6
+_LEAST_TOLD = 0.01
 _EXCERPT_SPANS = 4_000
 
 
@@ -83,16 +84,38 @@ def working(found: Spent) -> Spent:
 
 
 def busy_grid(found: Spent, ranks: list[int], bins: int) -> tuple[float, Floats]:
-    """Return the width of a bin in seconds, and [R, B]: the share of each bin in which a rank worked."""
+    """Return the width of a bin in seconds, and [R, B]: the share of a bin's time in which a rank worked.
+
+    Not every step need be told: only the time of those that were counts, and a bin without any is nan.
+    """
     end = float((found.start_P + found.seconds_P).max()) if len(found) else 0.0
     width = max(end / bins, 1e-9)
     edges_B = np.arange(bins + 1) * width
-    work, grid = working(found), np.zeros((len(ranks), bins))
+    work, grid, told_B = working(found), np.zeros((len(ranks), bins)), _told(found, edges_B)
     for place, rank in enumerate(ranks):
         mine = work.rank_P == rank
         start_P, stop_P = work.start_P[mine], work.start_P[mine] + work.seconds_P[mine]
-        grid[place] = np.diff(_passed(start_P, edges_B) - _passed(stop_P, edges_B)) / width
-    return width, grid.clip(0.0, 1.0)
+        grid[place] = np.diff(_passed(start_P, edges_B) - _passed(stop_P, edges_B))
+    shares = np.full_like(grid, np.nan)
+    np.divide(grid, told_B, out=shares, where=told_B > _LEAST_TOLD * width)
+    return width, shares.clip(0.0, 1.0)
+
+
+def _told(found: Spent, edges_B: npt.NDArray[Any]) -> Floats:
+    """Return [B]: for how many seconds of each bin steps were told."""
+    steps, first_S, place_P = np.unique(found.step_P, return_index=True, return_inverse=True)
+    start_S, stop_S = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
+    np.minimum.at(start_S, place_P, found.start_P)
+    np.maximum.at(stop_S, place_P, found.start_P + found.seconds_P)
+    # From one step to the next of its epoch no time is lost, whatever it was spent on.
+    follows_S = (np.diff(steps) == 1) & (np.diff(found.epoch_P[first_S]) == 0)
+    stop_S[:-1] = np.where(follows_S, np.maximum(stop_S[:-1], start_S[1:]), stop_S[:-1])
+    # A rank may begin a step before another has ended the one before.
+    order = np.argsort(start_S)
+    start_S, stop_S = start_S[order], np.maximum.accumulate(stop_S[order])
+    start_S[1:] = np.maximum(start_S[1:], stop_S[:-1])
+    told: Floats = np.diff(_passed(start_S, edges_B) - _passed(stop_S, edges_B))
+    return told
 
 
 def _passed(moments_P: Floats, edges_B: npt.NDArray[Any]) -> Floats:
@@ -127,7 +150,9 @@ def excerpts(found: Spent, ranks: list[int], most: int = 8) -> list[dict[str, An
     if not len(steps):
         return []
     at_once = max(1, min(_EXCERPT_STEPS, int(_EXCERPT_SPANS * len(steps) / max(len(found), 1))))
-    stretches = [steps[first : first + at_once] for first in range(0, len(steps), at_once)]
+    # Where steps were left out, a stretch ends.
+    whole = np.split(steps, np.flatnonzero(np.diff(steps) != 1) + 1)
+    stretches = [part[first : first + at_once] for part in whole for first in range(0, len(part), at_once)]
     chosen = np.unique(np.linspace(0, len(stretches) - 1, min(most, len(stretches))).round().astype(int))
     order = np.argsort(found.step_P, kind="stable")
     sorted_steps = found.step_P[order]

@@ -146,7 +146,7 @@ function heatMap(run) {
   const { rows, ranks, width: each } = run.heat, bins = rows[0].length;
   const canvas = svg("svg", { class: "plot", role: "img", "aria-label": "utilisation of " + run.label, "data-chart": "utilisation of " + run.label });
   const tall = ranks.length > 24 ? 8 : ranks.length > 8 ? 14 : 22, left = 62, right = 44, height = ranks.length * (tall + 1) + 26;
-  const mean = (row) => row.reduce((sum, value) => sum + value, 0) / row.length;
+  const mean = (row) => { const told = row.filter((value) => value !== null); return told.reduce((sum, value) => sum + value, 0) / Math.max(1, told.length); };
   let width = 600;
   onWidth(canvas, (now) => {
     width = now;
@@ -156,8 +156,11 @@ function heatMap(run) {
     rows.forEach((row, at) => {
       const y = at * (tall + 1);
       if (tall > 9 || at % 4 === 0) canvas.append(svg("text", { x: left - 8, y: y + tall / 2 + 4, "text-anchor": "end", text: "rank " + ranks[at] }), svg("text", { x: width - right + 6, y: y + tall / 2 + 4, text: Math.round(mean(row)) + " %" }));
-      canvas.append(svg("rect", { class: "band", x: left, y, width: width - left - right, height: tall }));
-      row.forEach((value, bin) => { if (value > 0) canvas.append(svg("rect", { class: "cell", x: left + bin * size, y, width: size + 0.3, height: tall, style: `fill:var(--busy);fill-opacity:${(value / 100).toFixed(2)}` })); });
+      row.forEach((value, bin) => {
+        if (value === null) return;
+        canvas.append(svg("rect", { class: "band", x: left + bin * size, y, width: size + 0.3, height: tall }));
+        if (value > 0) canvas.append(svg("rect", { class: "cell", x: left + bin * size, y, width: size + 0.3, height: tall, style: `fill:var(--busy);fill-opacity:${(value / 100).toFixed(2)}` }));
+      });
     });
     for (const value of ticks(0, bins * each, Math.max(2, Math.floor(width / 110)))) canvas.append(svg("text", { x: left + value / each * size, y: height - 6, "text-anchor": "middle", text: write("seconds", value) }));
   });
@@ -165,7 +168,7 @@ function heatMap(run) {
     onpointermove: (event) => {
       const box = canvas.getBoundingClientRect(), bin = Math.floor(((event.clientX - box.left) * width / box.width - left) / ((width - left - right) / bins)), at = Math.floor((event.clientY - box.top) / (tall + 1));
       if (bin < 0 || bin >= bins || at < 0 || at >= rows.length) return hideTip();
-      showTip(event, `rank ${ranks[at]}`, [{ label: `${write("seconds", bin * each)} to ${write("seconds", (bin + 1) * each)}`, value: rows[at][bin] + " % busy" }]);
+      showTip(event, `rank ${ranks[at]}`, [{ label: `${write("seconds", bin * each)} to ${write("seconds", (bin + 1) * each)}`, value: rows[at][bin] === null ? "not recorded" : rows[at][bin] + " % busy" }]);
     },
     onpointerleave: hideTip,
   });

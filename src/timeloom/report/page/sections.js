@@ -134,8 +134,9 @@ function ranksSection() {
     return [panel(title(run, "Imbalance of each step"), ratio.tools, ratio.node, el("p", { class: "hint under", text: note })), panel(title(run, "Computing time of each step"), load.tools, load.node)];
   });
   const went = chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) })));
-  const busy = el("p", { class: "hint under", text: "Utilisation: the stronger the colour, the larger the share of the time in which a rank computed or loaded, rather than waited or exchanged; on the right its mean." });
-  const twice = el("p", { class: "hint under", text: "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation." });
+  const busy = el("p", { class: "hint under", text: "Utilisation: the stronger the colour, the larger the share of the time in which a rank computed or loaded, rather than waited or exchanged; on the right its mean. Blank is time of which nothing was recorded." });
+  const some = chosen.filter(({ run }) => run.time.steps < run.time.of).map(({ run }) => `${MANY ? run.label + ": " : ""}${run.time.steps} of ${run.time.of} steps were recorded`);
+  const twice = el("p", { class: "hint under", text: (some.length ? some.join("; ") + ". " : "") + "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation." });
   section("ranks", "Ranks", "All ranks on one clock. Drag to pan; zoom with + and −, with the keys + − ← →, with ctrl and the wheel, or with two fingers.",
     el("div", { class: "wide" }, ...chosen.map(({ run }) => timeline(run))), el("div", { class: chosen.length > 1 ? "side" : "wide" }, ...chosen.map(({ run }) => heatMap(run))),
 grid(went), balance.length ? el("div", { class: "side" }, ...balance) : null);
