@@ -70,6 +70,12 @@ def test_time_by_phase_is_all_time() -> None:
     assert phase_seconds(spent(parts_of(odd)), [0])[0][PHASES.index("other")] == 1.0
 
 
+def test_time_by_phase_is_without_the_step_that_compiles() -> None:
+    later = Spans(rank=1, epoch=0, step=2, began=110.0, parts=(("recur", 0.0, 0.25),))
+    seconds = phase_seconds(spent(parts_of(*TWO, later)), [0, 1])
+    assert seconds.sum(axis=1).tolist() == [0.0, 0.25]
+
+
 def test_the_grid_is_the_share_of_each_bin() -> None:
     width, grid = busy_grid(spent(parts_of(*TWO)), [0, 1], 5)
     assert width == 1.0

@@ -59,10 +59,15 @@ def spent(parts: Parts, newest: int = 0) -> Spent:
 
 
 def phase_seconds(found: Spent, ranks: list[int]) -> Floats:
-    """Return [R, phases]: how long each rank was at what."""
-    place_P = np.searchsorted(ranks, found.rank_P)
+    """Return [R, phases]: how long each rank was at what; without the run's first step, unless there is no other.
+
+    In its first step a run compiles, which can take longer than all that follows.
+    """
+    keep = found.step_P > 1
+    keep |= not keep.any()
+    place_P = np.searchsorted(ranks, found.rank_P[keep])
     seconds = np.zeros((len(ranks), len(PHASES)))
-    np.add.at(seconds, (place_P, found.phase_P), found.seconds_P)
+    np.add.at(seconds, (place_P, found.phase_P[keep]), found.seconds_P[keep])
     return seconds
 
 

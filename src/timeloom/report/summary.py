@@ -138,8 +138,8 @@ def _median(values: list[float]) -> float:
 
 def how_to_run_again(log: RunLog) -> list[tuple[str, str]]:
     """Return commands, each with what it does."""
-    here = shlex.quote(str(log.path))
-    config = shlex.quote(str(log.path / "config.toml"))
+    path = log.path.resolve()
+    here, config = shlex.quote(str(path)), shlex.quote(str(path / "config.toml"))
     told = [(f"timeloom train --config {config} --out NEW_RUN", "the same run once more")]
     if log.ended is None:
         told.append((f"timeloom train --resume {here}", "go on with it"))

@@ -114,7 +114,9 @@ function timeline(run) {
     tools.replaceChildren(...(run.timeline.length > 1 ? [choose] : []), ...view.tools);
   }
   choose.addEventListener("change", () => show(Number(choose.value)));
-  show(0);
+  // The first steps compile; the middle of a run is what it is like.
+  choose.value = String(Math.floor(run.timeline.length / 2));
+  show(Number(choose.value));
   return el("div", { class: "sheet" }, el("div", { class: "head" }, el("h3", { text: title(run, "What each rank did") }), tools), place, keys(DATA.phases.map((phase, at) => ({ name: phase, color: phaseColor(at) }))));
 }
 

@@ -129,17 +129,17 @@ function ranksSection() {
   const balance = chosen.filter(({ run }) => run.imbalance).flatMap(({ run, index }) => {
     const { x, y, most, mean, idle, steps } = run.imbalance;
     const ratio = lineChart({ name: "imbalance of " + run.label, height: 190, xLabel: "step", yUnit: "ratio", log: true, series: [{ name: "most / least", color: runColor(index), x, y }] });
-    const load = lineChart({ name: "load of " + run.label, height: 190, xLabel: "step", yUnit: "seconds", zero: true, series: [{ name: "busiest rank", color: "var(--run-1)", x, y: most }, { name: "mean", color: "var(--run-0)", x, y: mean }] });
+    const load = lineChart({ name: "load of " + run.label, height: 190, xLabel: "step", yUnit: "seconds", zero: true, log: "wide", series: [{ name: "busiest rank", color: "var(--run-1)", x, y: most }, { name: "mean", color: "var(--run-0)", x, y: mean }] });
     const note = "The longest time of computing over the shortest" + (idle ? `; in ${idle} of ${steps} steps a rank had nothing to do` : "") + ".";
     return [panel(title(run, "Imbalance of each step"), ratio.tools, ratio.node, el("p", { class: "hint under", text: note })), panel(title(run, "Computing time of each step"), load.tools, load.node)];
   });
   const went = chosen.map(({ run }) => panel(title(run, "Where the time went"), [], lyingBars({ name: "time of " + run.label, unit: "seconds", parts, rows: run.time.ranks.map((rank, at) => ({ label: "rank " + rank, values: run.time.seconds[at] })) })));
   const busy = el("p", { class: "hint under", text: "Utilisation: the stronger the colour, the larger the share of the time in which a rank computed or loaded, rather than waited or exchanged; on the right its mean. Blank is time of which nothing was recorded." });
   const some = chosen.filter(({ run }) => run.time.steps < run.time.of).map(({ run }) => `${MANY ? run.label + ": " : ""}${run.time.steps} of ${run.time.of} steps were recorded`);
-  const twice = el("p", { class: "hint under", text: (some.length ? some.join("; ") + ". " : "") + "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation." });
+  const twice = el("p", { class: "hint under", text: (some.length ? some.join("; ") + ". " : "") + "Where the time went: what a rank did at the same time counts twice, such as an exchange behind a computation. The first step, in which kernels are compiled, is left out." });
   section("ranks", "Ranks", "All ranks on one clock. Drag to pan; zoom with + and −, with the keys + − ← →, with ctrl and the wheel, or with two fingers.",
-    el("div", { class: "wide" }, ...chosen.map(({ run }) => timeline(run))), el("div", { class: chosen.length > 1 ? "side" : "wide" }, ...chosen.map(({ run }) => heatMap(run))),
-grid(went), balance.length ? el("div", { class: "side" }, ...balance) : null);
+    el("div", { class: "wide" }, ...chosen.map(({ run }) => timeline(run))), el("div", { class: chosen.length > 1 ? "side" : "wide" }, ...chosen.map(({ run }) => heatMap(run))), busy,
+    grid(went), twice, balance.length ? el("div", { class: "side" }, ...balance) : null);
 }
 
 function trafficSection() {
