@@ -19,7 +19,8 @@ SOURCES = (
     ("inputs", "train/settings.py", "InputSettings"), ("optim", "train/settings.py", "OptimSettings"),
     ("train", "train/settings.py", "TrainSettings"),
     ("reuse", "train/settings.py", "ReuseSettings"), ("live", "train/settings.py", "LiveSettings"),
-    ("system", "train/system.py", "SystemSettings"), ("world", "train/system.py", "WorldSettings"),
+    ("system", "train/system.py", "SystemSettings"),
+    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
 

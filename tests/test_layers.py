@@ -26,7 +26,7 @@ FOLDERS: dict[str, set[str]] = {
     "plan": {"graph"},
     "nn": {"kernels"},
     "dist": {"graph", "plan", "kernels"},
-    "systems": set(),
+    "systems": {"plan"},
     "train": {"graph", "plan", "nn", "dist", "kernels", "systems"},
     "report": set(),
     "cli": {"__init__", "graph", "plan", "nn", "train", "systems", "report"},

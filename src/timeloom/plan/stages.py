@@ -59,7 +59,9 @@ class Stages:
     ) -> None:
         """``predicted`` is what groups are predicted to take and to save, ``speeds`` has a number for each rank."""
         self._settings, self._predicted, self._speeds = settings, predicted, list(speeds)
-        self._alpha_s, self._seed = alpha_s, seed
+        self._seed = seed
+        self.alpha_s = alpha_s
+        """What a step takes beside its windows; may be set to what was measured."""
         self._profiled: list[Float64s] = []
         self._solver: Solver | None = None
         self._epochs = 0
@@ -81,7 +83,7 @@ class Stages:
             times = measured(times, typical(np.array(self._profiled)))
         return instance(
             times.seconds_K, devices=len(self._speeds), reuse=times.reuse_KB, limit=self._settings.limit,
-            alpha_s=self._alpha_s, speeds=self._speeds,
+            alpha_s=self.alpha_s, speeds=self._speeds,
         )  # fmt: skip
 
     def first(self) -> Schedule:

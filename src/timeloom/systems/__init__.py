@@ -5,10 +5,22 @@ from __future__ import annotations
 import difflib
 
 from timeloom.errors import BadConfig
+from timeloom.systems.dygnex import dygnex
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
+from timeloom.systems.real import real
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (psg(),)}
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        psg(),
+        real(),
+        real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
+        real("real_g", "real_g", "its greedy algorithm"),
+        dygnex("dygnex_l", "dygnex_l", "its integer program, or its greedy one where that takes too long"),
+        dygnex("dygnex_g", "dygnex_g", "its greedy algorithm"),
+    )
+}
 
 
 def preset_of(name: str) -> Preset:

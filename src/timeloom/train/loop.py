@@ -30,6 +30,7 @@ def train(trainer: Trainer) -> Iterator[Record]:
         yield told
         yield from deviations(session, progress.epoch)
         yield from validated
+        yield from trainer.control.epoch_ended(progress.epoch, told.seconds, progress.step + 1, trainer.spans)
         yield from told_by_ranks(trainer)
         progress.epoch += 1
         progress.losses, progress.nodes, progress.edges = [], 0, 0
@@ -46,7 +47,10 @@ def train(trainer: Trainer) -> Iterator[Record]:
 def _steps(trainer: Trainer) -> Iterator[Record]:
     """Go over all windows of training once; steps that were done before an interruption are not done again."""
     session, progress, settings = trainer.session, trainer.progress, trainer.session.settings
-    plan = plan_epoch(settings, session.split.train_stop, epoch=progress.epoch, ranks=session.world.size)
+    plan = plan_epoch(
+        settings, session.split.train_stop, epoch=progress.epoch, ranks=session.world.size,
+        schedule=trainer.control.schedule,
+    )  # fmt: skip
     draw = Draw(seed=settings.train.seed, epoch=progress.epoch)
     step, place = next(plan), 0
     while True:

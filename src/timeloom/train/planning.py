@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from timeloom.plan.batch.scheduled import scheduled
 from timeloom.plan.batch.windows import in_epochs, steps_of, together, training_windows
+from timeloom.plan.schedule.schedule import Schedule
 from timeloom.plan.types import Plan
 from timeloom.train.settings import RunSettings
 
 
-def plan_epoch(settings: RunSettings, train_stop: int, *, epoch: int, ranks: int) -> Plan:
-    """Return the plan of an epoch over the snapshots before ``train_stop``."""
+def plan_epoch(
+    settings: RunSettings, train_stop: int, *, epoch: int, ranks: int, schedule: Schedule | None = None
+) -> Plan:
+    """Return the plan of an epoch over the snapshots before ``train_stop``, by a schedule where there is one."""
     window = settings.window
     shuffle = window.shuffle and window.state == "zero"
     apart = settings.system.divide == "windows"
+    units = training_windows(window, train_stop)
+    if schedule is not None:
+        return scheduled(units, schedule, seed=settings.train.seed, epoch=epoch, shuffle=shuffle)
     plan = in_epochs(
-        training_windows(window, train_stop), groups=window.groups, seed=settings.train.seed, epoch=epoch,
+        units, groups=window.groups, seed=settings.train.seed, epoch=epoch,
         shuffle=shuffle, ranks=ranks if apart else 1,
     )  # fmt: skip
     return plan if apart else together(plan, ranks)

@@ -9,6 +9,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.windows import WindowSettings
+from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.train.system import SystemSettings, WorldSettings
 
 
@@ -125,6 +126,8 @@ class ReuseSettings:
     mode: Literal["auto", "full", "delta", "versions"] = "auto"
     """Where the rows of a window come from. full: a pass over every snapshot. delta: from what changed since the one
     before. versions: rows that are equal in several snapshots are computed once. auto: the least predicted time."""
+    between_windows: bool = True
+    """Windows that are computed in one step on one rank share rows, too (REAL's type II); else each makes its own."""
     cache: Literal["auto", "off"] = "auto"
     """auto: sums of input rows, which no parameter changes, are kept from epoch to epoch as far as there is room."""
     disk_bytes: int = 0
@@ -165,4 +168,5 @@ class RunSettings:
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     world: WorldSettings = field(default_factory=WorldSettings)

@@ -16,6 +16,7 @@ from timeloom.errors import BadRun, Diverged
 from timeloom.plan.types import Outcome, Step, Unit
 from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
+from timeloom.train.control import Control
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
 from timeloom.train.prefetch import Prefetch
@@ -64,6 +65,7 @@ class Trainer:
         self.optimizer = make_optimizer(session.predictor.parameters(), session.settings.optim)
         self._gradients = Gradients(session.world, list(session.predictor.parameters()))
         self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
+        self.control = Control(session)
         self.carry: Carry | None = None
         self.best: dict[str, Tensor] = {}
         self.spans: list[tuple[int, float, tuple[Part, ...]]] = []
@@ -112,8 +114,9 @@ class Trainer:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of the thread that reads ahead."""
+        """Let go of the thread that reads ahead, and of the process that solves."""
         self._prefetch.close()
+        self.control.close()
 
     def _read_ahead(self, step: Step) -> None:
         """Wait for what this step needs, and have what the next one needs made ready meanwhile."""
@@ -217,7 +220,7 @@ class Trainer:
             tensors |= {f"carry/{place:03d}": part for place, part in enumerate(carried.tensors())}
         state = {
             "progress": dataclasses.asdict(progress), "records_bytes": run.size(), "graph": session.graph.name,
-            "decided": session.decided.as_json(),
+            "decided": session.decided.as_json(), "control": self.control.state(),
             "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": session.graph.num_nodes,
         }  # fmt: skip
         checkpoint.save(run.checkpoints, record.checkpoint, tensors, state)
@@ -234,6 +237,7 @@ class Trainer:
             parted = tuple(kept[key] for key in sorted(kept))
             self.carry = self.worker.own(carry_of(self.session.model, parted, self.session.graph.num_nodes))
         self.progress = Progress(**saved.state["progress"])
+        self.control.restore(saved.state["control"])
         if self.run is not None:
             # Later checkpoints know of records that are now forgotten.
             names = checkpoint.names(self.run.checkpoints)

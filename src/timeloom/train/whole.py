@@ -31,7 +31,8 @@ class WholeWorker(Worker):
         session, total, kept = self.session, 0.0, None
         profile = session.profile
         with session.computing(), profile.phase("encode"):
-            groups = session.walker.groups(units, session.goal.reads) if len(units) > 1 else None
+            shares = len(units) > 1 and session.settings.reuse.between_windows
+            groups = session.walker.groups(units, session.goal.reads) if shares else None
         for unit in units:
             with unit_randomness(session, draw, unit):
                 loss, kept = self.loss(unit, draw, carry, groups)
@@ -42,7 +43,7 @@ class WholeWorker(Worker):
         if groups is not None:
             with profile.phase("backward"):
                 groups.go_back()
-        elif units:
+        elif len(units) == 1:
             profile.seconds[units[0]] = profile.total()
         return Learnt(loss=total, weight=len(units), kept=kept)
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from timeloom.errors import BadConfig
+from timeloom.plan.batch.windows import in_turn
 from timeloom.plan.schedule.schedule import Schedule
-from timeloom.plan.types import Plan, Step, Unit
+from timeloom.plan.types import Plan, Unit
 
 
 def scheduled(units: Sequence[Unit], schedule: Schedule, *, seed: int, epoch: int, shuffle: bool) -> Plan:
@@ -22,9 +23,10 @@ def scheduled(units: Sequence[Unit], schedule: Schedule, *, seed: int, epoch: in
     order = np.arange(len(schedule.steps))
     if shuffle:
         np.random.Generator(np.random.Philox([seed, epoch])).shuffle(order)
-    for place, number in enumerate(order.tolist()):
-        ours = {rank: tuple(units[g] for g in groups) for rank, groups in enumerate(schedule.steps[number])}
-        yield Step(units=ours, ends_epoch=place == len(order) - 1)
+    yield from in_turn([
+        {rank: tuple(units[g] for g in groups) for rank, groups in enumerate(schedule.steps[number])}
+        for number in order
+    ])  # fmt: skip
 
 
 def refuse_misfit(units: Sequence[Unit], schedule: Schedule) -> None:

@@ -18,9 +18,9 @@ _TIMES_LIMIT = 2.0  # of the time of an epoch: the solvers' limit (REAL 5.4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:
-    """Which rank takes which groups in which step, and when that is decided."""
+    """Which rank takes which windows in which step, and when that is decided. For windows that start from zero."""
 
-    scheduler: SchedulerName = "best"
+    scheduler: Literal["best", "real_l", "real_g", "dygnex_l", "dygnex_g", "pair_consecutive", "in_order"] = "in_order"
     """best: our search. real_l, dygnex_l: the papers' integer programs, or the greedy ones where they do not end within
     the time of two epochs. real_g, dygnex_g: greedy. pair_consecutive: neighbours together (REAL's type II). in_order:
     one group a rank and step (PSG)."""
