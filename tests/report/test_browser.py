@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import timeloom
 from tests.report.browser import Browser, browsing, needs_browser
 from tests.report.fake import Fake
 from tests.report.test_page import EVIL, evil_run
@@ -350,3 +353,30 @@ def test_a_page_of_much_opens_in_a_moment(browser: Browser, tmp_path: Path, mega
     browser.open(tmp_path / "page.html")
     assert time.monotonic() - began < 5.0
     assert browser.errors() == []
+
+
+@pytest.mark.slow
+def test_the_report_of_two_real_ranks_opens_and_answers(browser: Browser, tmp_path: Path) -> None:
+    graph = tmp_path / "drift"
+    timeloom.synth(timeloom.Drift(num_nodes=200, num_edges=900, num_snapshots=24), graph)
+    command = [sys.executable, "-m", "timeloom", "train", graph, "--out", tmp_path / "run", "--quiet"]
+    command += ["--model", "tgcn", "--task", "degree", "--system", "psg", "--workers", "2"]
+    settings = ("train.epochs=6", "train.log_steps=true", "window.state=zero", "window.length=4")
+    command += [word for setting in settings for word in ("--set", setting)]
+    subprocess.run(command, check=True, capture_output=True)
+    log = read_log(tmp_path / "run")
+    assert log.ranks == [0, 1]
+    (tmp_path / "page.html").write_text(page_of(content_of([log])))
+    browser.errors(), browser.requests()
+    browser.open(tmp_path / "page.html")
+    assert {"ranks", "traffic", "memory", "graph"} <= set(
+        browser.do("[...document.querySelectorAll('section')].map(one => one.id)")
+    )
+    lanes = browser.chart("timeline of run")
+    whole = lanes.get_attribute("data-view")
+    lanes.send_keys("+")
+    assert lanes.get_attribute("data-view") != whole
+    browser.move(browser.chart("loss"), 80, 60)
+    assert "epoch" in browser.tip()
+    assert browser.errors() == []
+    assert browser.requests() == []

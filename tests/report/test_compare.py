@@ -91,6 +91,15 @@ def test_labels_are_what_differs(tmp_path: Path) -> None:
     assert len(set(labels_of(same))) == 2, "two folders of one name are told apart"
 
 
+def test_a_label_is_no_longer_than_it_need_be(tmp_path: Path) -> None:
+    names = [("real", 1, 2, 3, 4), ("psg", 5, 6, 7, 8), ("psg", 5, 6, 7, 9)]
+    text = "[system]\nname = '{}'\na = {}\nb = {}\nc = {}\nd = {}\n"
+    logs = [read_log(small(tmp_path / f"r{at}", [1.0], text.format(*one))) for at, one in enumerate(names)]
+    assert labels_of(logs[:2]) == ["real", "psg"], "the name of the system is enough"
+    assert labels_of(logs[1:]) == ["d 8", "d 9"]
+    assert labels_of(logs) == ["r0", "r1", "r2"], "five settings are too many for a name"
+
+
 def test_a_summary_is_what_the_records_say(tmp_path: Path) -> None:
     log = read_log(Fake(ranks=2, epochs=3, steps=6).make(tmp_path / "run"))
     found = summarise(log)

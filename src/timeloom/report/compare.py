@@ -15,6 +15,7 @@ from timeloom.report.summary import Summary, is_less_better, summarise
 
 _TELLING = ("system.name", "model.name", "task.name", "graph")
 _SEED = "train.seed"
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,10 +162,14 @@ def labels_of(logs: list[RunLog], *, with_seeds: bool = True) -> list[str]:
     differing = [key for key in keys if len({str(config.get(key)) for config in configs}) > 1]
     if not with_seeds:
         differing = [key for key in differing if key != _SEED]
-    if not differing or len(differing) > 3:
-        names = [log.name for log in logs]
-        return names if len(set(names)) == len(names) else [str(log.path) for log in logs]
-    return [", ".join(_setting(key, config.get(key, "-")) for key in differing) for config in configs]
+    ways = len({str([config.get(key) for key in differing]) for config in configs})
+    # A system brings settings of its own: its name says enough where no two runs share one.
+    for chosen in ([key for key in differing if key in (*_TELLING, _SEED)], differing):
+        labels = [", ".join(_setting(key, config.get(key, "-")) for key in chosen) for config in configs]
+        if chosen and len(chosen) <= _MOST_NAMED and len(set(labels)) == ways:
+            return labels
+    names = [log.name for log in logs]
+    return names if len(set(names)) == len(names) else [str(log.path) for log in logs]
 
 
 def _setting(key: str, value: object) -> str:
