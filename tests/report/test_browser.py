@@ -148,6 +148,16 @@ def test_curves_can_be_shown_by_time_on_a_log_scale_and_hidden(browser: Browser,
     )
 
 
+def test_of_two_equal_curves_both_are_seen(browser: Browser, tmp_path: Path) -> None:
+    logs = [read_log(Fake(seed=seed).make(tmp_path / name)) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    (tmp_path / "page.html").write_text(page_of(content_of(logs)))
+    browser.open(tmp_path / "page.html")
+    widths = (
+        "[...document.querySelectorAll('[data-chart=loss] path.curve')].map(one => getComputedStyle(one).strokeWidth)"
+    )
+    assert browser.do(widths) == ["6px", "1.8px", "1.8px"]
+
+
 def test_the_timeline_pans_zooms_and_tells(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["one"])
     lanes = browser.chart("timeline of two")

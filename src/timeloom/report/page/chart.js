@@ -77,6 +77,10 @@ function lineChart(options) {
     canvas.dataset.range = `${xs[0]},${xs[1]}`;
   }
 
+  // A curve that a later one lies upon (equal runs are equal) is drawn wide, so that both are seen.
+  const near = (a, b) => missing(a) ? missing(b) : !missing(b) && Math.abs(a - b) <= 1e-3 * Math.max(Math.abs(a), Math.abs(b));
+  const same = (one, other) => one.y.length === other.y.length && one.y.every((value, at) => near(value, other.y[at]) && near(one.x[at], other.x[at]));
+  const covered = (one) => series.slice(series.indexOf(one) + 1).some((other) => !hidden.has(other.name) && same(one, other));
   function drawCurve(into, one, px, py) {
     let path = "", pen = false, alone = [];
     one.x.forEach((x, at) => {
@@ -87,7 +91,7 @@ function lineChart(options) {
       if (!pen && missing(next)) alone.push(at);
       pen = true;
     });
-    into.append(svg("path", { class: "curve" + (one.faint ? " faint" : ""), d: path, style: "stroke:" + one.color }));
+    into.append(svg("path", { class: "curve" + (one.faint ? " faint" : "") + (covered(one) ? " under" : ""), d: path, style: "stroke:" + one.color }));
     for (const at of alone) into.append(svg("circle", { cx: px(one.x[at]), cy: py(one.y[at]), r: 2.5, style: "fill:" + one.color }));
     if (one.mark !== undefined) {
       const at = one.x.indexOf(one.mark);
