@@ -369,7 +369,7 @@ def test_a_page_of_much_opens_in_a_moment(browser: Browser, tmp_path: Path, mega
 def test_the_report_of_two_real_ranks_opens_and_answers(browser: Browser, tmp_path: Path) -> None:
     graph = tmp_path / "drift"
     timeloom.synth(timeloom.Drift(num_nodes=200, num_edges=900, num_snapshots=24), graph)
-    command = [sys.executable, "-m", "timeloom", "train", graph, "--out", tmp_path / "run", "--quiet"]
+    command = [sys.executable, "-m", "timeloom", "train", str(graph), "--out", str(tmp_path / "run"), "--quiet"]
     command += ["--model", "tgcn", "--task", "degree", "--system", "psg", "--workers", "2"]
     settings = ("train.epochs=6", "train.log_steps=true", "window.state=zero", "window.length=4")
     command += [word for setting in settings for word in ("--set", setting)]

@@ -12,7 +12,7 @@ import pytest
 from tests.report.fake import Fake
 from timeloom.errors import BadRun
 from timeloom.records import Ended, Record, Resumed, RunDirectory, is_in_use, read, stream
-from timeloom.report.log import RunLog, read_log, read_on, state_of
+from timeloom.report.log import RunLog, look, read_log, read_on, state_of
 
 
 def shown(log: RunLog) -> tuple[object, ...]:
@@ -95,6 +95,25 @@ def test_no_kind_of_record_is_passed_over(tmp_path: Path, kind: type[Record]) ->
         before = shown(read_log(tmp_path / "run"))
         run.append(told[0])
         assert shown(read_log(tmp_path / "run")) != before
+
+
+def test_an_end_that_is_told_while_one_looks_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Fake(ended=False).make(tmp_path / "run")
+    directory = RunDirectory.open(run)
+    log, state = look(read_log(run))
+    assert state == "running"
+
+    def ends(path: Path) -> bool:
+        if not log.ended and read(run)[-1].kind != "ended":
+            directory.append(Ended(reason="epochs", epochs=9, best_epoch=1, seconds=1.0))
+            directory.close()
+        return is_in_use(path)
+
+    monkeypatch.setattr("timeloom.report.log.is_in_use", ends)
+    log, state = look(log)
+    assert state == "ended"
+    assert log.ended is not None
+    assert look(log)[1] == "ended"
 
 
 def test_a_stream_can_begin_at_any_record(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -55,30 +56,30 @@ def _on_terminal(log: RunLog, console: Console, every: float) -> RunLog:
     """Draw the run over and over until it goes on no more; return all that it told."""
     from rich.live import Live
 
-    from timeloom.report.log import read_on, state_of
+    from timeloom.report.log import look
     from timeloom.report.terminal import view_of
 
     with Live(console=console, auto_refresh=False) as screen:
         while True:
-            state = state_of(log)
+            log, state = look(log)
             screen.update(view_of(log, state, min(console.width, 100)), refresh=True)
             if state != "running":
                 return log
             time.sleep(every)
-            log = read_on(log)
 
 
 def _in_lines(log: RunLog, every: float) -> RunLog:
     """Write a line now and then until the run goes on no more; return all that it told."""
-    from timeloom.report.log import read_on, state_of
+    from timeloom.report.log import look
     from timeloom.report.terminal import line_of
 
-    told = -_SECONDS_BETWEEN_LINES
-    while (state := state_of(log)) == "running":
+    told = -math.inf
+    while True:
+        log, state = look(log)
+        if state != "running":
+            return log
         if time.monotonic() - told >= _SECONDS_BETWEEN_LINES:
             told = time.monotonic()
             sys.stdout.write(line_of(log, state) + "\n")
             sys.stdout.flush()
         time.sleep(every)
-        log = read_on(log)
-    return log

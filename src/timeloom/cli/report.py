@@ -46,18 +46,21 @@ def report(
     timeloom report runs/mails --watch
     """
     from timeloom.report.html import refuse_in_the_way
-    from timeloom.report.log import read_log, read_on, state_of
+    from timeloom.report.log import look, read_log
 
     if every <= 0:
         raise BadConfig(f"--every {every:g} is no time: give more than 0 seconds")
     path = (runs[0] if len(runs) == 1 else Path()) / "report.html" if out is None else out
     refuse_in_the_way(path)
     logs = [read_log(run) for run in runs]
-    while watch and any(state_of(log) == "running" for log in logs):
+    while watch:
+        looks = [look(log) for log in logs]
+        logs = [log for log, _ in looks]
+        if all(state != "running" for _, state in looks):
+            break
         _write(logs, path, every)
-        sys.stderr.write(f"{path}: {_how_far(logs)}\n")
+        sys.stderr.write(f"{path}: {_how_far(looks)}\n")
         time.sleep(every)
-        logs = [read_on(log) for log in logs]
     size = _write(logs, path, 0.0)
     told = f"{path}: {size / 1e3:,.0f} kB, opens in any browser\n"
     if figures is not None:
@@ -74,11 +77,10 @@ def _write(logs: list[RunLog], path: Path, every_s: float) -> int:
     return len(text)
 
 
-def _how_far(logs: list[RunLog]) -> str:
-    from timeloom.report.log import state_of
+def _how_far(looks: list[tuple[RunLog, str]]) -> str:
     from timeloom.report.terminal import line_of
 
-    return "; ".join(line_of(log, state_of(log)) for log in logs)
+    return "; ".join(line_of(log, state) for log, state in looks)
 
 
 def _figures(logs: list[RunLog], folder: Path) -> str:

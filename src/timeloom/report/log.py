@@ -222,6 +222,14 @@ def _tail(log: RunLog) -> bytes:
         return file.read(min(log.read_bytes, _TAIL_BYTES))
 
 
+def look(log: RunLog) -> tuple[RunLog, str]:
+    """Return the log with what was told since, and the state of the run."""
+    # Asked first, read then: else the end of a run could be told between the two, and be missed.
+    state = state_of(log)
+    log = read_on(log)
+    return log, state if log.ended is None and state != "ended" else state_of(log)
+
+
 def state_of(log: RunLog) -> str:
     """Return 'ended', 'running', or 'stopped': neither ended nor written to by anybody."""
     if log.ended is not None:
