@@ -18,7 +18,8 @@ from timeloom.dist import threads
 from timeloom.dist.collectives import World
 from timeloom.graph.dynamic import open_graph
 from timeloom.nn.models import MODELS
-from timeloom.plan.types import Step
+from timeloom.plan.schedule.schedule import Schedule, schedule_of
+from timeloom.plan.types import Plan, Step
 from timeloom.systems import preset_of
 from timeloom.train.goals.goal import Draw
 from timeloom.train.planning import plan_epoch
@@ -91,14 +92,15 @@ def on_one_rank(step: Step) -> Step:
 def alone(settings: RunSettings, ranks: int, stop: int) -> Learnt:
     """Take the steps of so many ranks in one process."""
 
-    def plan(epoch: int) -> Any:
-        steps = plan_epoch(settings, stop, epoch=epoch, ranks=ranks)
-        step = next(steps)
-        while True:
-            outcome = yield on_one_rank(step)
-            step = steps.send(outcome)
+    return learn(settings, None, lambda epoch: in_one(plan_epoch(settings, stop, epoch=epoch, ranks=ranks)))
 
-    return learn(settings, None, plan)
+
+def in_one(steps: Plan) -> Plan:
+    """Yield the steps of several ranks for one process."""
+    step = next(steps)
+    while True:
+        outcome = yield on_one_rank(step)
+        step = steps.send(outcome)
 
 
 def together(settings: RunSettings, ranks: int, stop: int) -> list[Learnt]:
@@ -109,14 +111,16 @@ def together(settings: RunSettings, ranks: int, stop: int) -> list[Learnt]:
     )  # fmt: skip
 
 
-def assert_equal(found: list[Learnt], wanted: Learnt) -> None:
+def assert_equal(found: list[Learnt], wanted: Learnt, messages: tuple[str, ...] = ()) -> None:
+    """``messages`` have names that begin so: they are between two ranks, and no collectives."""
     for rank in found:
         np.testing.assert_allclose(rank.losses, wanted.losses, rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(rank.norms, wanted.norms, rtol=1e-10, atol=1e-12)
         for name, value in wanted.parameters.items():
             torch.testing.assert_close(rank.parameters[name], value, rtol=1e-10, atol=1e-12)
     for rank in found[1:]:
-        assert [name for name, _ in rank.log] == [name for name, _ in found[0].log]
+        logs = [[name for name, _ in one.log if not name.startswith(messages)] for one in (rank, found[0])]
+        assert logs[0] == logs[1]
         assert all(torch.equal(rank.parameters[name], value) for name, value in found[0].parameters.items())
 
 
@@ -128,3 +132,17 @@ def test_psg_learns_what_one_process_learns(graph: Path, model: str, ranks: int)
     # Four windows: with three ranks the second step has one window, and two ranks have nothing to do.
     assert stop == 6
     assert_equal(together(settings, ranks, stop), alone(settings, ranks, stop))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_schedule_learns_what_one_process_learns(graph: Path, model: str) -> None:
+    """T11, T13: two windows on a rank, one, or none."""
+    settings = settings_of(graph, "real", {"model": {"name": model}})
+    for steps in ([[[0, 1], [2]], [[3], []]], [[[1, 3], [], [0]], [[], [], [2]]]):
+        ranks, schedule = len(steps[0]), schedule_of(steps, len(steps[0]))
+
+        def plan(epoch: int, schedule: Schedule = schedule, ranks: int = ranks) -> Any:
+            return plan_epoch(settings, 6, epoch=epoch, ranks=ranks, schedule=schedule)
+
+        found = threads.run(ranks, lambda world, plan=plan: learn(settings, world, plan), check=True)  # type: ignore[misc]
+        assert_equal(found, learn(settings, None, lambda epoch, plan=plan: in_one(plan(epoch))))  # type: ignore[misc]

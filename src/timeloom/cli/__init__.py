@@ -19,6 +19,7 @@ from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.live import live
 from timeloom.cli.options import GIVEN
+from timeloom.cli.partition import partition
 from timeloom.cli.report import report, trace
 from timeloom.cli.synth import synth
 from timeloom.cli.systems import systems
@@ -54,6 +55,7 @@ app.command(report)
 app.command(trace)
 app.command(live)
 app.command(compare)
+app.command(partition)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.snapshot import NodeFacts
 
 if TYPE_CHECKING:
     from timeloom.graph.dynamic import DynamicGraph
@@ -56,7 +56,7 @@ class NoFeatures:
         return np.empty((self._num_nodes, 0), np.float32)
 
 
-def degree_rows(snapshot: Snapshot, *, log: bool) -> Float32s:
+def degree_rows(snapshot: NodeFacts, *, log: bool) -> Float32s:
     """Return the weighted in-degree and out-degree of each node, or log(1 + |degree|) with the degree's sign."""
     degrees = np.stack(snapshot.degrees(), axis=1)
     return (np.copysign(np.log1p(np.abs(degrees)), degrees) if log else degrees).astype(np.float32)

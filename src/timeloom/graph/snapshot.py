@@ -6,6 +6,7 @@ Shape letters: E edges, N nodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,28 @@ from timeloom.graph.keys import Float64s, Int64s, KeyLayout
 STATISTICS = ("edges", "added", "removed", "reweighted", "active", "born", "returned", "left")
 """What is counted for every snapshot: its edges; edges added, removed and reweighted since the one before; nodes with
 an edge; of these, nodes never seen before and nodes back again; and nodes with an edge in the snapshot before only."""
+
+
+class NodeFacts(Protocol):
+    """What is known of nodes in a snapshot beside their edges."""
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """Which nodes are here."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that this takes."""
+        ...
+
+    def degrees(self) -> tuple[Float64s, Float64s]:
+        """Return the weighted in-degree and out-degree of each node."""
+        ...
+
+    def strengths(self) -> tuple[Float64s, Float64s]:
+        """Return the same, weights counting by their size."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +94,16 @@ class Snapshot:
         into = np.bincount(self.targets, self.stored_weights, self.num_nodes).astype(np.float64)
         out_of = np.bincount(self.sources, self.stored_weights, self.num_nodes).astype(np.float64)
         return into, out_of
+
+    def strengths(self) -> tuple[Float64s, Float64s]:
+        """Return the in-degree and out-degree of each node, weights counting by their size."""
+        weights = None if self.stored_weights is None else np.abs(self.stored_weights)
+        into = np.bincount(self.targets, weights, self.num_nodes).astype(np.float64)
+        out_of = np.bincount(self.sources, weights, self.num_nodes).astype(np.float64)
+        return into, out_of
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that the snapshot takes."""
+        weights = 0 if self.stored_weights is None else self.stored_weights.nbytes
+        return self.keys.nbytes + weights + self.alive.nbytes

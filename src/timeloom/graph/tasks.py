@@ -16,7 +16,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.features import Features, Labels
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.names import NodeIds
-from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.snapshot import NodeFacts, Snapshot
 
 TaskName = Literal["degree", "signal", "classes", "links", "edge_classes"]
 Part = Literal["train", "val", "test"]
@@ -151,14 +151,12 @@ def split_by_time(settings: SplitSettings, num_snapshots: int, horizon: int) -> 
     return Split(horizon, train_stop, val_stop, count)
 
 
-def degree_label(snapshot: Snapshot) -> Float64s:
+def degree_label(snapshot: NodeFacts) -> Float64s:
     """Return log(1 + in-degree) of each node; weights count by their size, so that no logarithm is of less than 1.
 
     SPEC section 10; what the public codes of DynaHB and FlareDTDG learn.
     """
-    if snapshot.stored_weights is None:
-        return np.log1p(np.bincount(snapshot.targets, minlength=snapshot.num_nodes).astype(np.float64))
-    return np.log1p(np.bincount(snapshot.targets, np.abs(snapshot.stored_weights), snapshot.num_nodes))
+    return np.log1p(snapshot.strengths()[0])
 
 
 def edge_classes_of(snapshot: Snapshot, kind: Literal["type", "sign"]) -> Int64s:

@@ -48,10 +48,14 @@ class Scales:
 
 def scales_of(norm: Norm, edges: Edges, alive_N: Tensor, dtype: torch.dtype) -> Scales:
     """Return the diagonals of a norm on edges that already point the way messages go."""
+    into_N, out_of_N = (rows.degrees(torch.float64) for rows in (edges.into, edges.out_of))
+    return scales_from(norm, into_N, out_of_N, alive_N, dtype)
+
+
+def scales_from(norm: Norm, into_N: Tensor, out_of_N: Tensor, alive_N: Tensor, dtype: torch.dtype) -> Scales:
+    """Return the diagonals of a norm of nodes with these degrees, which do not count self loops."""
     loop = alive_N.to(dtype) if norm.self_loops else None
-    into, out_of = (
-        rows.degrees(torch.float64) + (0 if loop is None else loop) for rows in (edges.into, edges.out_of)
-    )  # fmt: skip
+    into, out_of = (degrees_N + (0 if loop is None else loop) for degrees_N in (into_N, out_of_N))
     source, target = {
         "sym": (_power(into, -0.5), _power(into, -0.5)),
         "both": (_power(out_of, -0.5), _power(into, -0.5)),

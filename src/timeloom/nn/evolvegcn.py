@@ -62,7 +62,7 @@ class EvolveGcnO(Model):
 class EvolveGcnH(Model):
     """The weight evolves with a summary of the nodes: the H rows that score highest along a learnt direction."""
 
-    sees_all = True
+    sees_all = asks_view = True
 
     def __init__(self, num_in: int, hidden: int, norm: Norm) -> None:
         super().__init__()
@@ -86,14 +86,11 @@ class EvolveGcnH(Model):
         With fewer than H such nodes the last of them fills the rest; with none the summary is 0.
         """
         scores_N = (x_NF @ self.direction) / self.direction.norm()
-        scores_N = scores_N.masked_fill(~view.alive_N, -torch.inf)
-        count = min(self.out_size, int(view.alive_N.sum()))
-        if not count:
+        rows_CF, scores_C = view.best(x_NF, scores_N, self.out_size)
+        if not len(rows_CF):
             return torch.zeros_like(self.first_weight)
-        # Sorting is stable where topk is not: nodes with equal scores come in their own order on every machine.
-        best = torch.sort(scores_N.detach(), descending=True, stable=True).indices[:count]
-        best = torch.cat([best, best[-1:].expand(self.out_size - count)])
-        return (x_NF.index_select(0, best) * torch.tanh(scores_N.index_select(0, best))[:, None]).t()
+        filled = torch.arange(self.out_size, device=rows_CF.device).clamp(max=len(rows_CF) - 1)
+        return (rows_CF * torch.tanh(scores_C)[:, None]).index_select(0, filled).t()
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Evolve the weight, then use it."""

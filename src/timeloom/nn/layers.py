@@ -80,11 +80,11 @@ class GraphAttention(nn.Module):
     def parts(self, view: View, x_NF: Tensor) -> tuple[Tensor, tuple[Affine, ...]]:
         """Return the attended rows; nothing is left to multiply them by."""
         seen_NHD = view.attend(*view.once(x_NF, self.project), self_loops=True, slope=0.2)
-        return seen_NHD.reshape(len(seen_NHD), -1) + self.bias, ()
+        return seen_NHD.flatten(1) + self.bias, ()
 
     def project(self, x_NF: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what each node has to say, and how much it makes of itself as a source and as a target."""
-        value_NHD = (x_NF @ self.weight).view(len(x_NF), self._heads, -1)
+        value_NHD = (x_NF @ self.weight).view(len(x_NF), *self.sent.shape)
         return value_NHD, (value_NHD * self.sent).sum(2), (value_NHD * self.received).sum(2)
 
 

@@ -44,6 +44,13 @@ class View(ABC):
         """Return, for each node, its in-neighbours' values weighed by a softmax of their logits."""
 
     @abstractmethod
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and the scores of the nodes that are there and score highest: ``count``, or all there are.
+
+        The best come first, and of equal ones those that come first in the graph.
+        """
+
+    @abstractmethod
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say whether ``aggregate(x, norm)`` is at hand, so that it costs nothing however long its rows are."""
 
@@ -91,13 +98,15 @@ class Model(nn.Module, ABC):
 
     Say in `__init__` what comes out (`out_size`), how far a snapshot's messages travel (`hops`), and whether the
     state of other nodes is read (`mixes_states`: then a node's past depends on ever more nodes, and systems that keep
-    only its neighbourhood refuse the model), and whether a snapshot's nodes are read all at once (`sees_all`).
+    only its neighbourhood refuse the model), and whether a snapshot's nodes are read all at once (`sees_all`); and
+    then whether through the view alone (`asks_view`), so that nodes may lie on several ranks.
     """
 
     out_size: int
     hops: int = 1
     mixes_states: bool = False
     sees_all: bool = False
+    asks_view: bool = False
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -130,6 +139,15 @@ class RowModel(Model):
         """Return the input sides of the gates."""
         rows_NA, maps = self.spatial(view, x_NF)
         return (mapped(rows_NA, maps),)
+
+
+def best_of(alive_N: Tensor, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return what `View.best` does, of nodes that are all at hand."""
+    scores_N = scores_N.masked_fill(~alive_N, -torch.inf)
+    # Sorting is stable where topk is not: nodes with equal scores come in their own order on every machine.
+    order = torch.sort(scores_N.detach(), descending=True, stable=True).indices
+    chosen = order[: min(count, int(alive_N.sum()))]
+    return x_NF.index_select(0, chosen), scores_N.index_select(0, chosen)
 
 
 def start(memory: Memory, num_nodes: int, like: Tensor) -> State:

@@ -111,4 +111,4 @@ class SageAttention(Model):
         return seen_NH + all_NSH[:, -1], (all_NSH[:, 1:], there_NS[:, 1:])
 
     def _by_head(self, rows: Tensor) -> Tensor:
-        return rows.view(*rows.shape[:-1], self._heads, -1)
+        return rows.view(*rows.shape[:-1], self._heads, rows.shape[-1] // self._heads)

@@ -22,6 +22,7 @@ class Stack(Model):
         self.hops = sum(layer.hops for layer in layers)
         self.mixes_states = any(layer.mixes_states for layer in layers)
         self.sees_all = any(layer.sees_all for layer in layers)
+        self.asks_view = all(layer.asks_view or not layer.sees_all for layer in layers)
 
     def memory(self) -> Memory:
         """Return what all layers remember."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from timeloom.kernels.norms import Norm
-from timeloom.nn.model import Model, View
+from timeloom.nn.model import Model, Rows, View, best_of
 
 T = TypeVar("T")
 # No size of a layer: rows of nodes are known by their number.
@@ -29,6 +29,16 @@ class Sum:
     width: int
     of_inputs: bool
     """It is of the very rows that the model is given: no parameter changes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an encoding asks of its neighbours first, where that follows from the rows it is given alone."""
+
+    make: Callable[[Tensor], Any] | None
+    """What makes the rows that are asked for of those that are given (None: it is these)."""
+    norm: Norm | None
+    """How they are summed; None: they are attended to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,10 @@ class Asked:
     """Operations of products for each row: an estimate, from the products that torch is asked for."""
     width: int
     """Numbers that come out for each row."""
+    opening: Opening | None
+    """None where nothing is asked of neighbours, or where more than a layer's own map comes before it."""
+    reads_edges: bool
+    """It reads the edges themselves."""
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -67,7 +81,11 @@ class _Watched(View):
         self._inputs, self._keeps_sums = inputs_NF, keeps_sums
         self.sums: list[Sum] = []
         self.attended: list[int] = []
-        self.whole = False
+        self.whole = self.reads_edges = False
+        self.opening: Opening | None = None
+        self._made: dict[int, Callable[[Tensor], Any]] = {}
+        # So that no other tensor has the id of one of these.
+        self._held: list[Any] = []
 
     @property
     def t(self) -> int:  # type: ignore[override]
@@ -81,36 +99,52 @@ class _Watched(View):
         self.whole = True
         return _SIZE
 
+    def _open(self, x: Tensor, norm: Norm | None) -> None:
+        if self.sums or self.attended:
+            return
+        if x is self._inputs or id(x) in self._made:
+            self.opening = Opening(None if x is self._inputs else self._made[id(x)], norm)
+
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Note what is summed."""
+        self._open(x_NF, norm)
         self.sums.append(Sum(norm, x_NF.shape[1], x_NF is self._inputs))
         return x_NF.clone()
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and scores of the nodes that score highest."""
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say what the real view will say."""
         return self._keeps_sums and x_NF is self._inputs
 
     def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
-        """Make it."""
-        return make(x_NF)
+        """Make it, and note of what."""
+        made = make(x_NF)
+        if x_NF is self._inputs:
+            self._made[id(made[0] if isinstance(made, tuple) else made)] = make
+            self._held.append(made)
+        return made
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float
     ) -> Tensor:
         """Note that attention is used."""
+        self._open(value_NHD, None)
         self.attended.append(value_NHD[0].numel())
         return value_NHD
 
     @property
     def edge_index(self) -> Tensor:
         """Note that the edges are read."""
-        self.whole = True
+        self.whole = self.reads_edges = True
         return torch.zeros(2, 0, dtype=torch.int64, device=self._inputs.device)
 
     @property
     def edge_weight(self) -> Tensor:
         """Note that the edges are read."""
-        self.whole = True
+        self.whole = self.reads_edges = True
         return torch.zeros(0, dtype=self._inputs.dtype, device=self._inputs.device)
 
 
@@ -139,6 +173,24 @@ def watch(model: Model, num_features: int, *, keeps_sums: bool = False) -> Asked
 
     ``keeps_sums`` says that sums of input rows will be at hand (`View.knows`).
     """
+    view, rows, flops = _encoded(model, num_features, keeps_sums=keeps_sums)
+    by_node = not view.whole and not model.sees_all and all(len(part) == _SIZE for part in rows)
+    # Each call lets messages go one hop further, at most.
+    hops = len(view.sums) + len(view.attended)
+    width = sum(part[0].numel() for part in rows if len(part) == _SIZE)
+    return Asked(
+        tuple(view.sums), tuple(view.attended), by_node, hops, flops, width, view.opening, view.reads_edges
+    )  # fmt: skip
+
+
+def rows_are_of_nodes(model: Model, num_features: int) -> bool:
+    """Say whether all that a model makes of a snapshot has a row for every node."""
+    _, rows, _ = _encoded(model, num_features, keeps_sums=False)
+    return all(len(part) == _SIZE for part in rows)
+
+
+def _encoded(model: Model, num_features: int, *, keeps_sums: bool) -> tuple[_Watched, Rows, int]:
+    """Let a model encode a tiny snapshot; return what it asked of it, what it made, and the operations of products."""
     like = next(model.parameters())
     inputs_NF = torch.zeros(_SIZE, num_features, dtype=like.dtype, device=like.device)
     view, was_training = _Watched(inputs_NF, keeps_sums=keeps_sums), model.training
@@ -146,8 +198,4 @@ def watch(model: Model, num_features: int, *, keeps_sums: bool = False) -> Asked
     with torch.no_grad(), _Products() as products:
         rows = model.encode(view, inputs_NF)
     model.train(was_training)
-    by_node = not view.whole and not model.sees_all and all(len(part) == _SIZE for part in rows)
-    # Each call lets messages go one hop further, at most.
-    hops = len(view.sums) + len(view.attended)
-    width = sum(part[0].numel() for part in rows if len(part) == _SIZE)
-    return Asked(tuple(view.sums), tuple(view.attended), by_node, hops, products.flops, width)
+    return view, rows, products.flops

@@ -19,6 +19,11 @@ class Unit:
     """The state before ``first`` is the start; else it is what an earlier unit kept."""
     keep: int = -1
     """The state after this snapshot is kept for the next unit (-1: none is)."""
+    chunks: tuple[int, ...] = ()
+    """How many chunks of every owner are computed of each snapshot, the first ones of the epoch's order; (): all."""
+    kept_from: tuple[int, ...] = ()
+    """After each snapshot, the states of its chunks from this number on are kept for the next unit, which computes the
+    ones before it again (`plan/batch/kept.py`); (): see `keep`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import difflib
 
 from timeloom.errors import BadConfig
+from timeloom.systems.blad import blad
 from timeloom.systems.dygnex import dygnex
+from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
+from timeloom.systems.vertex import vertex
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
         psg(),
+        esdg(),
+        blad(),
+        vertex(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),

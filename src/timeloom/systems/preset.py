@@ -14,3 +14,5 @@ class Preset:
     name: str
     about: str
     settings: Mapping[str, Any]
+    also: tuple[str, ...] = ()
+    """Settings, as `--set` takes them, with which it serves other models than by itself."""

@@ -16,6 +16,7 @@ from timeloom.kernels.versions import Bools, Heard, asked_for
 from timeloom.nn.model import Model, PerNode
 from timeloom.nn.watch import Asked
 from timeloom.plan.types import Unit
+from timeloom.train.holding import Holding
 
 Reads = Callable[[int], Bools | None]
 """Which nodes' rows are read after a snapshot (None: all)."""
@@ -41,6 +42,16 @@ def read_outputs(unit: Unit, alive_T: Sequence[Bools], reads: Reads | None, *, h
         found.append(_or_all(pending & here if hold else pending, here))
         pending = pending & ~here if hold else np.zeros_like(pending)
     return tuple(reversed(found))
+
+
+def read_by_any(outputs: Wanted, holding: Holding) -> Wanted:
+    """Collective. Return all rows of each snapshot of which some rank reads any, and no row of the others.
+
+    Sums over neighbours are made by all ranks together, so what one of them needs all of them compute.
+    """
+    some = np.array([mask is None or bool(mask.any()) for mask in outputs], np.float64)
+    nobody = np.zeros(holding.count(0), np.bool_)
+    return tuple(None if count else nobody for count in holding.total(some, "demand"))
 
 
 def encoded_rows(layer: Model, outputs: Wanted, unit: Unit) -> Wanted:

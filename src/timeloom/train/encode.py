@@ -5,7 +5,7 @@ Shape letters: T snapshots of a window, N nodes, M nodes whose rows are read, R 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from timeloom.kernels.front import Affine, mapped
 from timeloom.kernels.norms import Norm
 from timeloom.kernels.versions import Bools
 from timeloom.nn.model import Model, RowModel, Rows, View
-from timeloom.nn.watch import Asked, watch
+from timeloom.nn.watch import Asked, Opening, watch
 from timeloom.train.aggregates import Aggregates
 from timeloom.train.choose import Decided, Mode, Sizes, least, predicted
 from timeloom.train.demand import Wanted
 from timeloom.train.feed import Feed
-from timeloom.train.kept import Kept
+from timeloom.train.kept import Kept, Room
 from timeloom.train.steps import Steps
 from timeloom.train.table_view import TableView, make_table
 from timeloom.train.window_view import Shared, SilentView, WindowView
@@ -110,20 +110,28 @@ class Encoder:
         self._tables = Kept[Any, _Table](feed.room)
         self._approximate = approximate
         self._steps = Steps(feed, eq_4=approximate == "sym-approx")
+        self._opening = self.asked.opening if feed.holding.overlaps else None
         self.chosen: dict[tuple[int, ...], Mode] = {}
         """How the rows of each window are made."""
 
-    def encode(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
-        """Return what is made of some snapshots for the nodes that are wanted."""
-        if not self.asked.by_node:
+    def encode(self, times: tuple[int, ...], wanted: Wanted, *, folds: bool = True) -> Encoded:
+        """Return what is made of some snapshots for the nodes that are wanted.
+
+        Without ``folds`` maps are left over whatever the window: the same ones on all ranks.
+        """
+        if not (self.asked.by_node and self._feed.holding.holds_all):
             return self._each(times, wanted, chain=False)
         mode = self.mode(times) if all(mask is None for mask in wanted) else "versions"
-        return self._by_table(times, wanted) if mode == "versions" else self._each(times, wanted, chain=mode == "delta")
+        return (
+            self._by_table(times, wanted, folds=folds)
+            if mode == "versions"
+            else self._each(times, wanted, chain=mode == "delta")
+        )
 
     def mode(self, times: tuple[int, ...]) -> Mode:
         """Return how the rows of a window are made; the first time it is decided."""
         # One snapshot shares nothing. What is scored must not depend on how it was cut, nor on what comes after.
-        if len(times) == 1 or not torch.is_grad_enabled():
+        if len(times) == 1 or not (torch.is_grad_enabled() and self._feed.holding.holds_all):
             return "full"
         if (known := self.chosen.get(times)) is not None:
             return known
@@ -160,7 +168,7 @@ class Encoder:
     def sizes(self, times: tuple[int, ...]) -> Sizes:
         """Return how large a window is by each way to its rows."""
         feed, asked = self._feed, self.asked
-        views, rows = [feed.view(t) for t in times], [feed.rows(t) for t in times]
+        views, rows = [feed.whole_view(t) for t in times], [feed.rows(t) for t in times]
         table = make_table(views, rows, asked, (None,) * len(views), shares=True)
         # Every row of a whole table hears whom its node hears where it was first.
         degrees = [np.diff(view.edges.into.starts_M.cpu().numpy()) for view in views]
@@ -172,23 +180,25 @@ class Encoder:
             if asked.attended:
                 entries[None] = sum(self._steps.attention(t, self_loops=True).num_entries for t in later)
         edges = tuple(len(view.edges) for view in views)
-        return Sizes(feed.graph.num_nodes, edges, len(table), heard, entries)
+        return Sizes(feed.num_nodes, edges, len(table), heard, entries)
 
     def _each(self, times: tuple[int, ...], wanted: Wanted, *, chain: bool, exactly: bool = False) -> Encoded:
         """Return what is made of each snapshot; ``exactly``: with exact scales, and of nothing that is kept."""
-        feed, parts, maps = self._feed, list[Rows](), list[Maps]()
+        feed = self._feed
         chain = chain and _follow_each_other(times)
         aggregates = self.aggregates.nothing_kept() if exactly else self.aggregates
         shared = Shared(self._steps.chain(times[0], times[-1] + 1) if chain else None)
-        for place, t in enumerate(times):
-            inputs, base = feed.rows(t), feed.view(t).exactly() if exactly else feed.view(t)
-            view: View = WindowView(base, inputs, shared, aggregates=aggregates, key=(t,), place=place)
-            rows, left = self._make(SilentView(view) if is_nobody(wanted[place]) else view, inputs)
-            parts.append(rows)
-            maps.append(left)
-        return Encoded(tuple(parts), maps[0], None, tuple(nobody_of(mask, feed.device) for mask in wanted))
+        inputs = [feed.rows(t) for t in times]
+        views = (
+            WindowView(
+                feed.whole_view(t).exactly() if exactly else feed.view(t), inputs[place], shared,
+                aggregates=aggregates, key=(t,), place=place,
+            )
+            for place, t in enumerate(times)
+        )  # fmt: skip
+        return _one_by_one(self._make, views, inputs, wanted, opening=self._opening)
 
-    def _by_table(self, times: tuple[int, ...], wanted: Wanted) -> Encoded:
+    def _by_table(self, times: tuple[int, ...], wanted: Wanted, *, folds: bool) -> Encoded:
         key = (*times, *(None if mask is None else xxhash.xxh3_128_digest(mask.tobytes()) for mask in wanted))
         table = self._tables.get(key)
         if table is None:
@@ -198,13 +208,13 @@ class Encoder:
         )  # fmt: skip
         rows, maps = self._make(view, table.inputs_RF)
         num_read = sum(table.place_TN.shape[1] if nodes is None else len(nodes) for nodes in table.nodes_T)
-        if table.view.num_nodes < _FEW * num_read:
+        if folds and table.view.num_nodes < _FEW * num_read:
             rows, maps = tuple(mapped(part, maps) for part in rows), ()
         return Encoded((rows,), maps, table.place_TN, table.nodes_T)
 
     def _make_table(self, times: tuple[int, ...], wanted: Wanted) -> _Table:
         feed, shares = self._feed, self._forced != "full"
-        views, inputs = [feed.view(t) for t in times], [feed.rows(t) for t in times]
+        views, inputs = [feed.whole_view(t) for t in times], [feed.rows(t) for t in times]
         rows = make_table(views, inputs, self.asked, wanted, shares=shares)
         view = TableView(rows, views, self.asked)
         place_TN = torch.from_numpy(rows.place_TN).to(feed.device)
@@ -230,12 +240,40 @@ def nodes_of(mask_N: Bools | None, device: torch.device) -> Tensor | None:
     return None if mask_N is None else torch.from_numpy(np.flatnonzero(mask_N)).to(device)
 
 
-def encode_above(layer: Model, views: Sequence[View], inputs: Sequence[Tensor], wanted: Wanted) -> Encoded:
+def encode_above(
+    layer: Model, views: Sequence[View], inputs: Sequence[Tensor], wanted: Wanted, *, opening: Opening | None
+) -> Encoded:  # fmt: skip
     """Return what a layer above the first makes of what the layer below gave."""
-    make, parts, maps = make_of(layer), list[Rows](), list[Maps]()
-    for view, x_NF, mask in zip(views, inputs, wanted, strict=True):
+    nothing = Aggregates(room=Room(0), disk_bytes=0, keeps=False, comes_first=False)
+    windowed = (
+        WindowView(view, x_NF, Shared(None), aggregates=nothing, key=(), place=place)
+        for place, (view, x_NF) in enumerate(zip(views, inputs, strict=True))
+    )
+    return _one_by_one(make_of(layer), windowed, inputs, wanted, opening=opening)
+
+
+def _one_by_one(
+    make: Make, views: Iterable[WindowView], inputs: Sequence[Tensor], wanted: Wanted, *, opening: Opening | None
+) -> Encoded:  # fmt: skip
+    """Return what is made of snapshots, each by itself."""
+    parts, maps = list[Rows](), list[Maps]()
+    for view, x_NF, mask in zip(_begun(views, wanted, opening), inputs, wanted, strict=True):
         rows, left = make(SilentView(view) if is_nobody(mask) else view, x_NF)
         parts.append(rows)
         maps.append(left)
-    device = views[0].alive_N.device
+    device = inputs[0].device
     return Encoded(tuple(parts), maps[0], None, tuple(nobody_of(mask, device) for mask in wanted))
+
+
+def _begun(views: Iterable[WindowView], wanted: Wanted, opening: Opening | None) -> Iterator[WindowView]:
+    """Yield views; with an opening, what a snapshot asks of other ranks travels while the one before is computed."""
+    if opening is None:
+        yield from views
+        return
+    before: list[WindowView] = []
+    for view, mask in zip(views, wanted, strict=True):
+        if not is_nobody(mask):
+            view.begin(opening)
+        yield from before
+        before = [view]
+    yield from before

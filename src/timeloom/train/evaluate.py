@@ -36,8 +36,10 @@ def _of_all_ranks(session: Session, marks: Marks) -> Marks:
 
 
 def evaluate_baselines(session: Session, part: Part) -> dict[str, dict[str, float]]:
-    """Return the scores of the baselines on a part; this readies `evaluate` for it."""
+    """Collective. Return the scores of the baselines on a part; this readies `evaluate` for it."""
     marks = session.goal.baselines(part, *session.split.of(part))
+    if not session.feed.holding.holds_all:
+        marks = {name: _of_all_ranks(session, marked) for name, marked in marks.items()}
     return {name: by_metric(session, marked) for name, marked in marks.items()}
 
 

@@ -17,11 +17,13 @@ from torch import Tensor
 from timeloom.errors import BadConfig
 from timeloom.graph.features import Float32s, degree_rows
 from timeloom.graph.keys import Float64s
-from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.snapshot import NodeFacts, Snapshot
 from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
 from timeloom.train.drifting import Drifting
+from timeloom.train.holding import HOLDS_ALL, Holding
 from timeloom.train.kept import AtHand, Kept, Room
 from timeloom.train.localise import WholeView
+from timeloom.train.part_view import PartView
 from timeloom.train.settings import InputSettings, ReuseSettings
 
 _SNAPSHOTS_FOR_SCALES = 64
@@ -41,27 +43,31 @@ class Scales:
 
 
 class Feed:
-    """A graph as tensors, snapshot by snapshot."""
+    """A graph as tensors, snapshot by snapshot: the rows of the nodes that are on this rank."""
 
     def __init__(
         self, graph: GraphLike, task: TaskSettings, inputs: InputSettings, *, dtype: torch.dtype, device: torch.device,
-        cache_bytes: int, at_hand: int = 4, reuse: ReuseSettings = _EXACT,
+        cache_bytes: int, at_hand: int = 4, reuse: ReuseSettings = _EXACT, holding: Holding = HOLDS_ALL,
     ) -> None:  # fmt: skip
         """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again.
 
-        As many more are what may be read ahead.
+        As many more are what may be read ahead. What of the graph is here follows from ``holding``; a rank that has some
+        of the nodes never keeps whole snapshots.
         """
-        self.graph, self._task, self._inputs = graph, task, inputs
+        self.graph, self._task, self._inputs, self.holding = graph, task, inputs, holding
         self.dtype, self.device = dtype, device
+        self.num_nodes = holding.count(graph.num_nodes)
         self.reads_ahead = at_hand
-        self._near = AtHand[int, Snapshot](2 * at_hand)
-        self._near_views, self._near_rows = AtHand[int, WholeView](2 * at_hand), AtHand[int, Tensor](2 * at_hand)
+        self._near = AtHand[int, Snapshot](2 * at_hand if holding.holds_all else 1)
+        self._near_views = AtHand[int, WholeView | PartView](2 * at_hand)
+        self._near_rows = AtHand[int, Tensor](2 * at_hand)
         self.room = room = Room(cache_bytes)
-        self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView](room)
+        self._snapshots, self._views = Kept[int, Snapshot](room), Kept[int, WholeView | PartView](room)
+        self._facts = Kept[int, NodeFacts](room)
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
         lags = reuse.approximate in ("sym-lazy", "sym-static-src")
-        self._drifting = Drifting(reuse, lambda t, norm: self.view(t).exact_scales(norm).source_N) if lags else None
+        self._drifting = Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
@@ -111,38 +117,59 @@ class Feed:
         return 0 if self._task.ahead else 1
 
     def snapshot(self, t: int) -> Snapshot:
-        """Return snapshot t; the last few are at hand."""
+        """Return snapshot t, all of it; the last few are at hand. Two threads may ask."""
         if (kept := self._snapshots.get(t)) is not None:
             return kept
         return self._near.get(t, lambda: self._read(t))
 
     def _read(self, t: int) -> Snapshot:
         found = self.graph.snapshot(t)
-        weights = 0 if found.stored_weights is None else found.stored_weights.nbytes
-        return self._snapshots.offer(t, found, found.keys.nbytes + weights + found.alive.nbytes)
+        return self._snapshots.offer(t, found, found.num_bytes) if self.holding.holds_all else found
 
-    def remembered(self, what: str, t: int, make: Callable[[Snapshot], NDArray[Any]]) -> NDArray[Any]:
+    def facts(self, t: int) -> NodeFacts:
+        """Return what is known of the nodes here in snapshot t."""
+        if self.holding.holds_all:
+            return self.snapshot(t)
+        if (kept := self._facts.get(t)) is not None:
+            return kept
+        made = self.holding.facts(self.snapshot(t))
+        return self._facts.offer(t, made, made.num_bytes)
+
+    def alive(self, t: int) -> NDArray[np.bool_]:
+        """Return which of the nodes here are there in snapshot t."""
+        return self.facts(t).alive
+
+    def remembered(self, what: str, t: int, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return what is made of snapshot t; it is made again only where there was no room for it."""
         if (kept := self._arrays.get((what, t))) is not None:
             return kept
-        made = make(self.snapshot(t))
+        made = make()
         return self._arrays.offer((what, t), made, made.nbytes)
 
     def has(self, t: int) -> bool:
         """Say whether all of snapshot t is kept."""
         rows = self._fixed is not None or self._rows.get(t) is not None
-        return rows and self._views.get(t) is not None and self._snapshots.get(t) is not None
+        facts = (self._snapshots if self.holding.holds_all else self._facts).get(t)
+        return rows and self._views.get(t) is not None and facts is not None
 
-    def view(self, t: int) -> WholeView:
+    def view(self, t: int) -> WholeView | PartView:
         """Return what a model sees of snapshot t."""
         if (kept := self._views.get(t)) is not None:
             return kept
         return self._near_views.get(t, lambda: self._lay_out(t))
 
-    def _lay_out(self, t: int) -> WholeView:
-        view = WholeView(self.snapshot(t), dtype=self.dtype, device=self.device, drifting=self._drifting)
+    def _lay_out(self, t: int) -> WholeView | PartView:
+        view = self.holding.view(
+            self.snapshot(t), lambda: self.snapshot(t), dtype=self.dtype, device=self.device, drifting=self._drifting
+        )
         # What norms add to a view comes later: three numbers a node.
-        return self._views.offer(t, view, view.num_bytes + 3 * self.dtype.itemsize * view.num_nodes)
+        return self._views.offer(t, view, view.num_bytes + 3 * self.dtype.itemsize * view.edges.num_nodes)
+
+    def whole_view(self, t: int) -> WholeView:
+        """Return the same, where every node is here."""
+        view = self.view(t)
+        assert isinstance(view, WholeView), "rows are shared between snapshots where every node is here"
+        return view
 
     def rows(self, t: int) -> Tensor:
         """Return the [N, F] input rows of snapshot t."""
@@ -171,31 +198,31 @@ class Feed:
         parts: list[NDArray[Any]] = []
         features = self.graph.features
         if self.features == "graph" and features.degrees is None:
-            parts.append(features.at(t))
+            parts.append(self.holding.own(features.at(t)))
         elif self.features != "none":
             log = self.features == "log_degree" or (self.features == "graph" and features.degrees == "log")
-            parts.append(degree_rows(self.snapshot(t), log=log))
+            parts.append(degree_rows(self.facts(t), log=log))
         parts.extend(self.label_before(t, lag)[:, None].astype(np.float32) for lag in range(self.lags))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     def label_before(self, t: int, lag: int = 0) -> NDArray[Any]:
         """Return the last labels known when snapshot t is seen, or those ``lag`` snapshots before them (NaN: none)."""
         place = t - self.known_behind - lag
-        return self.label(place) if place >= 0 else np.full(self.graph.num_nodes, np.nan)
+        return self.label(place) if place >= 0 else np.full(self.num_nodes, np.nan)
 
     def label(self, t: int) -> NDArray[Any]:
         """Return the label of each node in snapshot t: a value (NaN: unknown) or a class (-1: unknown)."""
         if self._task.name == "degree":
-            return self.remembered("label", t, degree_label)
-        return self.remembered("label", t, lambda _: self.graph.labels.at(t))
+            return self.remembered("label", t, lambda: degree_label(self.facts(t)))
+        return self.remembered("label", t, lambda: self.holding.own(self.graph.labels.at(t)))
 
     def measure(self, train_stop: int) -> Scales:
-        """Return the scales of the snapshots that are for training (of at most 64, evenly spread) and use them."""
+        """Collective. Return the scales of the snapshots of training (of at most 64, evenly spread) and use them."""
         raw, targets, changes = _Moments(self.num_features), _Moments(1), _Moments(1)
         values = self._task.name in ("degree", "signal")
         count = min(train_stop, _SNAPSHOTS_FOR_SCALES)
         for t in np.unique(np.linspace(0, train_stop - 1, count).astype(int)).tolist():
-            here = self.snapshot(t).alive
+            here = self.alive(t)
             # Features that never change are read once, with the nodes of the last snapshot.
             if self._inputs.scale == "standard" and (not self.unchanging or t == train_stop - 1):
                 raw.add(self.raw(t)[here])
@@ -203,9 +230,12 @@ class Feed:
                 target, before = self.label(t + self._task.ahead), self.label_before(t)
                 targets.add(target[here, None])
                 changes.add((target - before)[here, None])
-        (mean,), (deviation,) = targets.mean_and_deviation()
-        (change,) = changes.mean_and_deviation()[1]
-        self.scales = Scales(*raw.mean_and_deviation(), float(mean), float(deviation), float(change))
+        all_raw, all_targets, all_changes = (
+            moments.of_all_ranks(self.holding).mean_and_deviation() for moments in (raw, targets, changes)
+        )
+        (mean,), (deviation,) = all_targets
+        (change,) = all_changes[1]
+        self.scales = Scales(*all_raw, float(mean), float(deviation), float(change))
         return self.scales
 
 
@@ -222,6 +252,13 @@ class _Moments:
         self._count += known.sum(0)
         self._sum += wide.sum(0)
         self._squares += np.square(wide).sum(0)
+
+    def of_all_ranks(self, holding: Holding) -> _Moments:
+        """Collective. Return the moments of the rows of all ranks."""
+        whole = _Moments(len(self._sum))
+        told = holding.total(np.stack([self._count, self._sum, self._squares]), "moments")
+        whole._count, whole._sum, whole._squares = told
+        return whole
 
     def mean_and_deviation(self) -> tuple[Float64s, Float64s]:
         """Return both; a column that never varies is divided by 1."""

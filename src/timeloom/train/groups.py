@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from timeloom.kernels.front import Affine
-from timeloom.plan.types import Unit
+from timeloom.plan.batch.pieces import Piece
 from timeloom.train.demand import Wanted
 from timeloom.train.encode import Encoded, Encoder
 
 
 class Groups:
-    """The first layer's rows of several windows; windows that share nothing are encoded when they are asked for."""
+    """The first layer's rows of several windows (or of a rank's pieces of them); windows that share nothing are encoded when they are asked for."""
 
-    def __init__(self, encoder: Encoder, units: Sequence[Unit], wanted: Sequence[Wanted]) -> None:
-        self._encoder, self._wanted = encoder, dict(zip(units, wanted, strict=True))
+    def __init__(self, encoder: Encoder, pieces: Sequence[Piece], wanted: Sequence[Wanted]) -> None:
+        self._encoder, self._wanted = encoder, dict(zip(pieces, wanted, strict=True))
         self._cuts: list[tuple[Tensor, Tensor]] = []
-        times = sorted({t for unit in units for t in range(unit.first, unit.last)})
+        times = sorted({t for piece in pieces for t in piece.times})
         self._places = {t: place for place, t in enumerate(times)}
         self._shared: Encoded | None = None
         whole = all(mask is None for masks in wanted for mask in masks)
@@ -38,13 +38,12 @@ class Groups:
                 maps=tuple(self._cut_map(step) for step in made.maps),
             )
 
-    def of(self, unit: Unit) -> Encoded:
-        """Return the rows of one window."""
-        times = tuple(range(unit.first, unit.last))
+    def of(self, piece: Piece) -> Encoded:
+        """Return the rows of one window, or of what of it is on this rank."""
         if self._shared is None or self._shared.place_TN is None:
-            return self._encoder.encode(times, self._wanted[unit])
-        first = self._places[unit.first]
-        places = slice(first, first + len(times))
+            return self._encoder.encode(piece.times, self._wanted[piece])
+        first = self._places[piece.first]
+        places = slice(first, first + len(piece.times))
         return replace(
             self._shared, place_TN=self._shared.place_TN[places], nodes_T=self._shared.nodes_T[places]
         )  # fmt: skip

@@ -29,6 +29,11 @@ class Room:
             self.left -= num_bytes * fits
         return fits
 
+    def give_back(self, num_bytes: int) -> None:
+        """Leave so many bytes that were taken to others."""
+        with self._lock:
+            self.left += num_bytes
+
 
 class Kept(Generic[K, V]):
     """What was made for the first things asked for, up to a size; a sweep over all of them then finds some of them.

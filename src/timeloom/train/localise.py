@@ -20,7 +20,7 @@ from timeloom.kernels.aggregate import aggregate
 from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
 from timeloom.kernels.norms import Norm, Scales, scales_of
-from timeloom.nn.model import View
+from timeloom.nn.model import View, best_of
 from timeloom.train.drifting import Drifting
 
 T = TypeVar("T")
@@ -78,6 +78,9 @@ class WholeView(View):
         view = copy.copy(self)
         view._scales, view._drifting = {}, None
         return view
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and scores of the nodes that score highest."""
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say that nothing is at hand."""

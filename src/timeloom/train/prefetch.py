@@ -47,7 +47,7 @@ class Prefetch:
 
     def _label(self, t: int) -> None:
         if t < len(self._feed.graph):
-            self._feed.snapshot(t)
+            self._feed.facts(t)
 
 
 def _results(futures: Sequence[Future[None]]) -> None:

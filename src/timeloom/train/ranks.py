@@ -13,6 +13,7 @@ from timeloom.dist.launch import Launch, Outcome, supervise
 from timeloom.dist.seat import Seat, seat_from
 from timeloom.dist.world import alone, end_process, join
 from timeloom.errors import BadConfig
+from timeloom.train.serves import refuse_model
 from timeloom.train.settings import RunSettings
 
 __all__ = ["end_process", "here", "joined", "launch"]
@@ -63,6 +64,11 @@ def device_of(name: str, *, local_rank: int = 0) -> torch.device:
 
 def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
     """Refuse what so many ranks cannot do."""
+    if settings.schedule.needs_times and settings.window.state == "inherit":
+        raise BadConfig(
+            f"window.state=inherit lets windows follow each other, so that schedule.scheduler="
+            f"{settings.schedule.scheduler} has no choice: use --set window.state=zero, or schedule.scheduler=in_order"
+        )
     if num_ranks == 1:
         return
     if settings.system.name == "none":
@@ -80,3 +86,4 @@ def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
             "window.state=inherit lets windows follow each other, so that ranks cannot take different ones "
             "(system.divide=windows): use --set window.state=zero, or a system that divides time or nodes"
         )
+    refuse_model(settings)

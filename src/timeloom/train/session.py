@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -23,13 +24,16 @@ from timeloom.nn.heads import Head
 from timeloom.nn.model import Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.stack import layers_of
+from timeloom.plan.batch.pieces import Piece
 from timeloom.plan.types import Unit
 from timeloom.train.choose import Decided, decided_of
 from timeloom.train.feed import Feed, Scales
 from timeloom.train.goals import make_goal
 from timeloom.train.goals.goal import Draw, Goal
+from timeloom.train.holding import HOLDS_ALL, Holding, divided
 from timeloom.train.profile import Profile
 from timeloom.train.ranks import device_of
+from timeloom.train.serves import refuse_model
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
 from timeloom.train.ways import decide, make_walker
@@ -38,6 +42,8 @@ _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.flo
 _WEIGHTS_STREAM, _UNIT_STREAM = 11, 12
 # Rows of so few numbers take longer to share between threads than to compute; on a busy machine fifty times longer.
 _SMALL = 1 << 18
+# Torch's generator belongs to the process, and ranks may be threads of one.
+_DRAWING = threading.Lock()
 
 
 class Stopped(BaseException):
@@ -124,18 +130,21 @@ def open_session(
     if device.type == "cpu":
         keep_memory()
     dtype = _DTYPES[settings.train.precision]
+    split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
         at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
+        holding=_holding(settings, graph, split, world),
     )  # fmt: skip
-    split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
+    if world.size > 1:
+        refuse_model(settings)
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
@@ -164,6 +173,13 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
     )
 
 
+def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
+    """Collective. Return what of the graph is on this rank."""
+    if world.size == 1 or settings.system.divide != "nodes":
+        return HOLDS_ALL
+    return divided(graph, split.train_stop, settings.system, world)
+
+
 def _cache_bytes(settings: RunSettings, world: World) -> int:
     """Return the room for what is kept; ranks of one machine share what is free of its memory."""
     asked = settings.train.cache_bytes
@@ -183,8 +199,21 @@ def keyed_torch(*key: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
-    """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank."""
-    with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last):
+    """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank.
+
+    Ranks that go over the same window, each its own nodes' rows, draw apart.
+    """
+    apart = () if session.feed.holding.holds_all else (session.world.rank,)
+    with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last, *apart):
+        yield
+
+
+@contextlib.contextmanager
+def piece_randomness(session: Session, draw: Draw, piece: Piece) -> Iterator[None]:
+    """Key torch's draws for a piece of a window; pieces draw otherwise than each other, and than one whole window."""
+    window = piece.window
+    key = (session.settings.train.seed, _UNIT_STREAM, draw.epoch, window.first, window.last, piece.first)
+    with keyed_torch(*key):
         yield
 
 

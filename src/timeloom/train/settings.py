@@ -170,3 +170,10 @@ class RunSettings:
     system: SystemSettings = field(default_factory=SystemSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
+
+    def __post_init__(self) -> None:
+        if self.system.pipeline and self.model.dropout:
+            raise BadConfig(
+                f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
+                "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
+            )

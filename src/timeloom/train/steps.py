@@ -27,7 +27,7 @@ class Steps:
 
     def sums(self, t: int, norm: Norm) -> ChainStep:
         """Return what leads from the sums of snapshot ``t - 1`` to those of t."""
-        before, after = self._feed.view(t - 1), self._feed.view(t)
+        before, after = self._feed.whole_view(t - 1), self._feed.whole_view(t)
 
         def make() -> ChainStep:
             sides, scales = (before.directed(norm), after.directed(norm)), (before.scales(norm), after.scales(norm))
@@ -43,12 +43,12 @@ class Steps:
 
     def begun(self, t: int, *, self_loops: bool) -> ChainStep:
         """Return what leads attention from nothing to snapshot t."""
-        view = self._feed.view(t)
+        view = self._feed.whole_view(t)
         return self._kept((t, self_loops, "begun"), lambda: attention_start(view.edges, loops_of(view, self_loops)))
 
     def attention(self, t: int, *, self_loops: bool) -> ChainStep:
         """Return what leads attention from snapshot ``t - 1`` to t."""
-        before, after = self._feed.view(t - 1), self._feed.view(t)
+        before, after = self._feed.whole_view(t - 1), self._feed.whole_view(t)
         loops = (loops_of(before, self_loops), loops_of(after, self_loops))
         return self._kept((t, self_loops), lambda: attention_step(before.edges, after.edges, *loops))
 
@@ -79,7 +79,7 @@ class FeedChain:
     last: int
 
     def _views(self) -> list[WholeView]:
-        return [self.feed.view(t) for t in range(self.first, self.last)]
+        return [self.feed.whole_view(t) for t in range(self.first, self.last)]
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> list[Tensor]:
         """Return ``P_t x`` for every snapshot."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from timeloom.errors import BadConfig
+from timeloom.plan.partition.choose import PartitionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,33 @@ class SystemSettings:
     name: str = "none"  # what the decisions below are called
     divide: Literal["windows", "time", "nodes"] = "windows"
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
+    time: Literal["relay", "alltoall"] = "relay"
+    """Where ranks divide the snapshots: states go from rank to rank (relay), or rows are dealt out anew so that each
+    rank remembers for its own nodes (alltoall)."""
+    recompute: bool = False
+    """Of a window only the states between short stretches are kept; the rest is computed again when gradients go back
+    (gradient checkpointing): less memory, more time, the same numbers."""
+    pipeline: bool = False
+    """What a window is made of is computed beside what another one remembers, on two threads. Needs window.groups of 2
+    or more to gain anything."""
+    partition: PartitionSettings = field(default_factory=PartitionSettings)
+    """Who owns a node, where nodes are divided."""
+    overlap: bool = True  # nodes: the rows that a snapshot needs of others travel while the one before is computed
+
+    def __post_init__(self) -> None:
+        if self.recompute and self.pipeline:
+            raise BadConfig(
+                "system.recompute=true and system.pipeline=true: a pipeline holds what it computes until it goes back; "
+                "leave one of them out"
+            )
+        if self.recompute and self.divide == "time" and self.time == "alltoall":
+            raise BadConfig(
+                "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
+            )
+        if self.pipeline and self.divide != "windows":
+            raise BadConfig(
+                f"system.pipeline=true takes whole windows, but system.divide={self.divide}: leave one of them out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

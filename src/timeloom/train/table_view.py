@@ -28,7 +28,7 @@ from timeloom.kernels.versions import (
     name_rows,
     spread,
 )
-from timeloom.nn.model import View
+from timeloom.nn.model import View, best_of
 from timeloom.nn.watch import Asked
 from timeloom.train.localise import WholeView
 
@@ -91,6 +91,10 @@ class TableView(View):
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Return ``P x``, each row as in the snapshots that it stands for."""
         return aggregate(self._edges[norm.reverse], self._scales[norm], x_NF)
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the rows and scores of the nodes that score highest."""
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say that nothing is at hand."""

@@ -25,7 +25,7 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
     costs = read_costs(feed.device, torch.get_num_threads())
     # What Eq. 4 gives depends on where a window starts.
     keeps = settings.reuse.cache != "off" and settings.reuse.approximate != "sym-approx"
-    rows_bytes = feed.graph.num_nodes * feed.num_features * feed.dtype.itemsize
+    rows_bytes = feed.num_nodes * feed.num_features * feed.dtype.itemsize
     plain, first = (watch(layer, feed.num_features, keeps_sums=keeps) for keeps in (False, True))
     _refuse_impossible(settings, feed, plain)
     _refuse_idle(settings, feed, plain)
@@ -34,7 +34,7 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
     # Half of the memory: views, tables and labels are kept in it, too.
     free = keeps and needed <= feed.room.left // 2 + settings.reuse.disk_bytes
     edges = len(feed.view(split.train_stop - 1).edges)
-    sizes = Sizes(feed.graph.num_nodes, (edges,), feed.graph.num_nodes, edges, None)
+    sizes = Sizes(feed.num_nodes, (edges,), feed.num_nodes, edges, None)
     without = Decided(costs=costs, keeps=keeps, free=free, sums_first=False)
     with_sums = Decided(costs=costs, keeps=keeps, free=free, sums_first=True)
     gains = predicted(sizes, first, with_sums)["full"] < predicted(sizes, plain, without)["full"]
@@ -43,6 +43,11 @@ def decide(settings: RunSettings, feed: Feed, layer: Model, split: Split) -> Dec
 
 def _refuse_impossible(settings: RunSettings, feed: Feed, asked: Asked) -> None:
     mode, name = settings.reuse.mode, settings.model.name
+    if mode in ("delta", "versions") and not feed.holding.holds_all:
+        raise BadConfig(
+            f"reuse.mode={mode} shares rows between snapshots, which need other halos each where nodes are divided "
+            "(system.divide=nodes): use --set reuse.mode=full or auto, or --system psg"
+        )
     if mode == "delta" and not feed.unchanging:
         raise BadConfig(
             f"reuse.mode=delta needs features that are the same in all snapshots, but inputs.features={feed.features} "
@@ -78,8 +83,9 @@ def make_walker(settings: RunSettings, feed: Feed, model: Model, decided: Decide
     """Return what takes the model over windows, with everything that it may keep."""
     reuse = settings.reuse
     aggregates = Aggregates(
-        room=feed.room, disk_bytes=reuse.disk_bytes, keeps=decided.keeps, comes_first=decided.sums_first
-    )
+        room=feed.room, disk_bytes=reuse.disk_bytes, keeps=decided.keeps, comes_first=decided.sums_first,
+        holding=feed.holding,
+    )  # fmt: skip
     forced = None if reuse.mode == "auto" else reuse.mode
     if reuse.approximate == "sym-approx":
         forced = "delta"

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from timeloom.plan.batch.pieces import whole
 from timeloom.plan.batch.windows import scoring_windows
 from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.groups import Groups
+from timeloom.train.pieces import go_over
 from timeloom.train.session import unit_randomness
 from timeloom.train.walk import Carry, first_carry, goes_on
 from timeloom.train.worker import Learnt, Worker
@@ -26,12 +28,12 @@ class WholeWorker(Worker):
     def learn(self, units: tuple[Unit, ...], draw: Draw, carry: Carry | None) -> Learnt:
         """Collective. Go over its windows, one computed and let go after the other (SPEC section 5).
 
-        What they share is made once.
+        What they share is made once, unless it is to be computed again.
         """
-        session, total, kept = self.session, 0.0, None
-        profile = session.profile
+        session, profile, total, kept = self.session, self.session.profile, 0.0, None
+        settings = session.settings
+        shares = len(units) > 1 and settings.reuse.between_windows and not settings.system.recompute
         with session.computing(), profile.phase("encode"):
-            shares = len(units) > 1 and session.settings.reuse.between_windows
             groups = session.walker.groups(units, session.goal.reads) if shares else None
         for unit in units:
             with unit_randomness(session, draw, unit):
@@ -51,23 +53,21 @@ class WholeWorker(Worker):
         self, unit: Unit, draw: Draw, carry: Carry | None, groups: Groups | None = None
     ) -> tuple[Tensor | None, Carry | None]:  # fmt: skip
         """Return the mean of the losses of the window's targets (None: it has none), and what is kept."""
-        session, losses = self.session, list[Tensor]()
-        with session.computing():
-            seen, kept = session.walker.walk(unit, self.before(unit, carry), session.goal.reads, groups)
-            for one in seen:
-                if (loss := session.goal.loss(session.head, one, draw)) is not None:
-                    losses.append(loss.total / loss.count)
-        return (torch.stack(losses).mean() if losses else None), kept
+        with self.session.computing():
+            gone = go_over(self.session, whole(unit), lambda: self.before(unit, carry), draw, groups)
+        return (None if gone.loss is None else gone.loss / gone.count), gone.kept
 
     def see(self, first: int, last: int) -> Iterator[Seen]:
         """Collective. Yield what is seen after the snapshots of its own windows; without a past to keep, of every n-th.
 
-        Windows that inherit a state follow each other, on one rank.
+        Windows that inherit a state follow each other, on the first rank.
         """
         session, world = self.session, self.session.world
         units = scoring_windows(session.settings.window, first, last, restarts=session.restarts)
+        if session.settings.window.state == "zero":
+            units = units[world.rank :: world.size]
         carry: Carry | None = None
-        for unit in units[world.rank :: world.size]:
+        for unit in units if session.settings.window.state == "zero" or world.rank == 0 else ():
             session.check_stop()
             with torch.no_grad(), session.computing():
                 seen, kept = session.walker.walk(unit, self.before(unit, carry))

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from timeloom.kernels.norms import Norm
 from timeloom.nn.model import View
+from timeloom.nn.watch import Opening
 from timeloom.train.aggregates import Aggregates
+from timeloom.train.part_view import PartView
 
 T = TypeVar("T")
 
@@ -63,6 +65,19 @@ class WindowView(View):
         self._base, self._inputs, self._shared = base, inputs, shared
         self._aggregates, self._key, self._place = aggregates, key, place
         self.t, self.num_nodes, self.alive_N, self.all_alive = base.t, base.num_nodes, base.alive_N, base.all_alive
+        self._early: tuple[Callable[[Tensor], Any], Any] | None = None
+
+    def begin(self, opening: Opening) -> None:
+        """Collective where nodes lie on several ranks. Send for what the encoding of this snapshot asks first."""
+        assert isinstance(self._base, PartView), "rows come from others where nodes are divided"
+        make, norm = opening.make, opening.norm
+        if make is None:
+            if not (norm is not None and self._aggregates.has((*self._key, norm))):
+                self._base.begin(self._inputs, norm)
+            return
+        made = self.once(self._inputs, make)
+        self._early = (make, made)
+        self._base.begin(made, norm)
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Return ``P_t x``: kept since an earlier epoch, or from the chain, or by a pass over the edges."""
@@ -78,6 +93,10 @@ class WindowView(View):
             self._place
         ]
 
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the base's."""
+        return self._base.best(x_NF, scores_N, count)
+
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say whether sums of the input rows are kept (also where this one will only be made now: SPEC D2.6)."""
         return x_NF is self._inputs and self._aggregates.comes_first
@@ -86,6 +105,9 @@ class WindowView(View):
         """Return what was made of the input rows for an earlier snapshot that has the same ones."""
         if x_NF is not self._inputs:
             return make(x_NF)
+        if self._early is not None and self._early[0] == make:
+            early: T = self._early[1]
+            return early
         return self._shared.once(x_NF, make, lambda: make(x_NF))
 
     def attend(
@@ -124,6 +146,10 @@ class SilentView(View):
         """Return no rows."""
         return x_NF[:0]
 
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return the base's."""
+        return self._base.best(x_NF, scores_N, count)
+
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say so: no rows cost nothing."""
         return True
@@ -152,12 +178,16 @@ class SilentView(View):
 class SomeNodes(View):
     """Some nodes of a snapshot, for a recurrence that reads no neighbours."""
 
-    def __init__(self, base: View, nodes_M: Tensor) -> None:
-        self.t, self.num_nodes = base.t, len(nodes_M)
-        self.alive_N = base.alive_N.index_select(0, nodes_M)
-        self.all_alive = base.all_alive or bool(self.alive_N.all())
+    def __init__(self, t: int, alive_M: Tensor) -> None:
+        self.t, self.num_nodes = t, len(alive_M)
+        self.alive_N = alive_M
+        self.all_alive = bool(alive_M.all())
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
+        """Not here."""
+        raise AssertionError(_READS_OTHERS)
+
+    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Not here."""
         raise AssertionError(_READS_OTHERS)
 

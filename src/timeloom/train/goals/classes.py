@@ -32,7 +32,10 @@ class ClassGoal(Goal):
         self._feed, self._task, self._split = feed, task, split
         self.classes = feed.graph.labels.classes
         by_node = task.node_split == "nodes" or (task.node_split == "auto" and feed.graph.labels.fixed)
-        self._parts = node_parts(feed.graph.num_nodes, shares, seed) if by_node else None
+        self._parts: dict[Part, NDArray[np.bool_]] | None = None
+        if by_node:
+            parts = node_parts(feed.graph.num_nodes, shares, seed)
+            self._parts = {part: feed.holding.own(mask) for part, mask in parts.items()}
         self._counts_C: Int64s | None = None
 
     @property
@@ -47,28 +50,31 @@ class ClassGoal(Goal):
     def _nodes(self, t: int, part: Part) -> tuple[Int64s, Int64s]:
         """Return the nodes of a part that count after snapshot t, and their classes."""
         classes = self._feed.label(t + self._task.ahead)
-        counts: NDArray[np.bool_] = (classes >= 0) & self._feed.snapshot(t).alive
+        counts: NDArray[np.bool_] = (classes >= 0) & self._feed.alive(t)
         if self._parts is not None:
             counts = counts & self._parts[part]
         nodes = np.flatnonzero(counts)
         return nodes, classes[nodes].astype(np.int64)
 
     def _training_counts(self) -> Int64s:
-        """Return how often each class occurs in training."""
+        """Collective. Return how often each class occurs in training."""
         if self._counts_C is None:
             counts = np.zeros(len(self.classes), np.int64)
             for t in range(*self._split.of("train")):
                 counts += np.bincount(self._nodes(t, "train")[1], minlength=len(counts))
-            self._counts_C = counts
+            self._counts_C = self._feed.holding.total(counts, "classes").astype(np.int64)
         return self._counts_C
 
     def reads(self, t: int) -> NDArray[np.bool_] | None:
         """Return the nodes of training."""
-        return mask_of(self._nodes(t, "train")[0], self._feed.graph.num_nodes)
+        return mask_of(self._nodes(t, "train")[0], self._feed.num_nodes)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the nodes of training."""
         assert isinstance(head, NodeHead)
+        weights_C = None
+        if self._task.class_weights == "balanced":
+            weights_C = balance(self._training_counts(), len(self.classes))
         nodes_M, classes_M = self._nodes(seen.t, "train")
         if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
             nodes_M, classes_M = nodes_M[chosen], classes_M[chosen]
@@ -76,9 +82,6 @@ class ClassGoal(Goal):
             return None
         logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
         logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
-        weights_C = None
-        if self._task.class_weights == "balanced":
-            weights_C = balance(self._training_counts(), len(self.classes))
         return class_loss(logits_MC, classes_M, weights_C)
 
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
@@ -100,7 +103,7 @@ class ClassGoal(Goal):
     def guesses(self, first: int, last: int) -> Iterator[tuple[int, Columns]]:
         """Yield the [N] classes that each baseline predicts."""
         prior = int(self._training_counts().argmax())
-        latest = np.full(self._feed.graph.num_nodes, prior)
+        latest = np.full(self._feed.num_nodes, prior)
         for t in range(last):
             if t - self._feed.known_behind >= 0:
                 known = self._feed.label_before(t)

@@ -26,12 +26,12 @@ from timeloom.train.goals.goal import (
     Loss,
     Marks,
     Seen,
-    as_tensor,
     balance,
     class_loss,
     keyed,
     mask_of,
 )  # fmt: skip
+from timeloom.train.meeting import meeting_of
 from timeloom.train.metrics import confusion
 
 
@@ -46,6 +46,7 @@ class EdgeClassGoal(Goal):
         self.classes = ["0 or more", "negative"]
         if self._kind == "type":
             self.classes = [f"type {number}" for number in range(feed.graph.num_edge_types)]
+        self._meeting = meeting_of(feed.holding)
         self._counts_C: Int64s | None = None
 
     def _resolved(self, asked: str) -> Literal["type", "sign"]:
@@ -73,15 +74,17 @@ class EdgeClassGoal(Goal):
             self._counts_C = counts
         return self._counts_C
 
-    def _logits(self, head: Head, seen: Seen, sources_P: Int64s, targets_P: Int64s) -> Tensor:
+    def _logits(self, head: Head, seen: Seen, sources_P: Int64s, targets_P: Int64s) -> tuple[Tensor, Int64s]:
+        """Collective. Return the logits of this rank's edges, and which of all they are."""
         assert isinstance(head, PairHead)
-        ends = head.ends(seen.out_NH)
-        return head.score(ends, as_tensor(sources_P, seen.out_NH), as_tensor(targets_P, seen.out_NH))
+        met = self._meeting.meet(seen.out_NH, sources_P, targets_P)
+        return head.score(head.ends(met.rows_LH), met.source_Q, met.target_Q), met.mine_Q
 
     def reads(self, t: int) -> NDArray[np.bool_] | None:
         """Return the ends of the edges to come."""
         sources_P, targets_P, _ = self._edges(t)
-        return mask_of(np.concatenate([sources_P, targets_P]), self._feed.graph.num_nodes)
+        ends = mask_of(np.concatenate([sources_P, targets_P]), self._feed.graph.num_nodes)
+        return self._feed.holding.own(ends)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the edges to come."""
@@ -91,12 +94,12 @@ class EdgeClassGoal(Goal):
         sources_P, targets_P, classes_P = edges
         if not len(sources_P):
             return None
-        logits_PC = self._logits(head, seen, sources_P, targets_P)
-        logits_PC = logits_PC.to(torch.promote_types(logits_PC.dtype, torch.float32))
+        logits_QC, mine_Q = self._logits(head, seen, sources_P, targets_P)
+        logits_QC = logits_QC.to(torch.promote_types(logits_QC.dtype, torch.float32))
         weights_C = None
         if self._task.class_weights == "balanced":
             weights_C = balance(self._training_counts(), len(self.classes))
-        return class_loss(logits_PC, classes_P, weights_C)
+        return class_loss(logits_QC, classes_P[mine_Q], weights_C)
 
     def _scored(self, t: int) -> tuple[Int64s, Int64s, Int64s]:
         """Return the edges that are scored: all, or so many as allowed, drawn by the seed."""
@@ -111,13 +114,14 @@ class EdgeClassGoal(Goal):
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
         """Add the counts of true and predicted classes."""
         sources_P, targets_P, classes_P = self._scored(seen.t)
-        predicted = self._logits(head, seen, sources_P, targets_P).argmax(1).cpu().numpy()
-        marks.count(confusion(predicted, classes_P, len(self.classes)))
+        logits_QC, mine_Q = self._logits(head, seen, sources_P, targets_P)
+        marks.count(confusion(logits_QC.argmax(1).cpu().numpy(), classes_P[mine_Q], len(self.classes)))
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `prior` (the commonest class of training) and `persistence` (the last class seen of the same pair)."""
         marks = {"prior": Marks(), "persistence": Marks()}
-        for t, told in self.guesses(first, last):
+        # Every rank knows all of them: one speaks, and the others have counted nothing.
+        for t, told in self.guesses(first, last) if self._meeting.tells else ():
             sources_P, targets_P, classes_P = self._scored(t)
             (prior,), (known, classes_of) = told["prior"], told["persistence"]
             marks["prior"].count(confusion(np.full(len(classes_P), prior), classes_P, len(self.classes)))
@@ -144,7 +148,7 @@ class EdgeClassGoal(Goal):
         """Return the likeliest class, and the probability of each, of given pairs or of the edges seen."""
         now = self._feed.snapshot(seen.t)
         sources_P, targets_P = (now.sources, now.targets) if pairs is None else pairs
-        shares_PC = torch.softmax(self._logits(head, seen, sources_P, targets_P).double(), 1).cpu().numpy()
+        shares_PC = torch.softmax(self._logits(head, seen, sources_P, targets_P)[0].double(), 1).cpu().numpy()
         predicted = np.array(self.classes)[shares_PC.argmax(1)]
         columns: Columns = {"source": sources_P, "target": targets_P, "predicted": predicted}
         columns.update({f"p_{name}": shares_PC[:, place] for place, name in enumerate(self.classes)})

@@ -21,6 +21,7 @@ from timeloom.graph.tasks import Part, Split, TaskSettings
 from timeloom.nn.heads import DotHead, Head, NodeHead, PairHead
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Loss, Marks, Seen, as_tensor, keyed
+from timeloom.train.meeting import meeting_of
 from timeloom.train.metrics import auc, average_precision, mean_ranks, source_ranks
 
 _PAIRS_AT_ONCE = 1 << 18
@@ -57,6 +58,7 @@ class LinkGoal(Goal):
 
     def __init__(self, feed: Feed, task: TaskSettings, split: Split, seed: int) -> None:
         self._feed, self._task, self._split, self._seed = feed, task, split, seed
+        self._meeting = meeting_of(feed.holding)
         self._trials: dict[int, _Trial] = {}
         self._first_as_target: Int64s | None = None
         names = ("mrr", "mrr_seen", "mrr_new", "mrr_source", *(f"hits@{k}" for k in _HITS), "ap", "auc")
@@ -70,7 +72,8 @@ class LinkGoal(Goal):
 
     def _positives(self, t: int) -> Int64s:
         """Return the sorted keys of all pairs linked `horizon` after snapshot t, without self loops."""
-        return self._feed.remembered("links", t + self._task.ahead, _links)
+        later = t + self._task.ahead
+        return self._feed.remembered("links", later, lambda: _links(self._feed.snapshot(later)))
 
     def _candidates(self, t: int) -> Int64s:
         """Return the nodes that an edge led to up to snapshot t (where there are none yet: all)."""
@@ -99,13 +102,13 @@ class LinkGoal(Goal):
         sources = np.repeat(positive // size, self._task.train_negatives)[drawn.valid_PK.reshape(-1)]
         sources_P = np.concatenate([positive // size, sources])
         targets_P = np.concatenate([positive % size, drawn.targets_PK[drawn.valid_PK]])
-        truth = torch.zeros(len(sources_P), device=seen.out_NH.device)
-        truth[: len(positive)] = 1.0
-        ends = _of_pairs(head).ends(seen.out_NH)
-        logits = _of_pairs(head).score(ends, as_tensor(sources_P, seen.out_NH), as_tensor(targets_P, seen.out_NH))[:, 0]
+        met = self._meeting.meet(seen.out_NH, sources_P, targets_P)
+        truth = as_tensor(met.mine_Q < len(positive), seen.out_NH)
+        ends = _of_pairs(head).ends(met.rows_LH)
+        logits = _of_pairs(head).score(ends, met.source_Q, met.target_Q)[:, 0]
         exact = torch.promote_types(logits.dtype, torch.float32)
         error = binary_cross_entropy_with_logits(logits.to(exact), truth.to(exact), reduction="sum")
-        return Loss(error, len(sources_P))
+        return Loss(error, len(met.mine_Q))
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `edgebank` (linked before) and `persistence` (linked in the snapshot seen), and draw the trials."""
@@ -159,28 +162,29 @@ class LinkGoal(Goal):
         return _Trial(sources_P, keys % size, ~past.seen.contains(keys), against)
 
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
-        """Add how the pairs to come rank among others."""
-        trial = self._trials[seen.t]
-        ends = _of_pairs(head).ends(seen.out_NH)
-
-        def told(sources: Int64s, targets: Int64s) -> Float64s:
-            parts = [
-                _of_pairs(head).score(
-                    ends, as_tensor(sources[at : at + _PAIRS_AT_ONCE], seen.out_NH),
-                    as_tensor(targets[at : at + _PAIRS_AT_ONCE].astype(np.int64), seen.out_NH),
-                )[:, 0].double().cpu().numpy()
-                for at in range(0, len(sources), _PAIRS_AT_ONCE)
-            ]  # fmt: skip
-            return np.concatenate([np.empty(0), *parts])
-
-        num = self._task.num_negatives
-        scores = {"": told(trial.sources_P, trial.targets_P)}
-        for kind, negatives in trial.against.items():
-            scores[kind] = told(np.repeat(trial.sources_P, num), negatives.targets_PK.reshape(-1)).reshape(-1, num)
+        """Collective. Add how the pairs to come rank among others."""
+        trial, num, width = self._trials[seen.t], self._task.num_negatives, len(self._trials[seen.t].sources_P)
+        against = trial.against.values()
+        sources = np.concatenate([trial.sources_P, *(np.repeat(trial.sources_P, num) for _ in against)])
+        targets = np.concatenate([trial.targets_P, *(one.targets_PK.reshape(-1) for one in against)]).astype(np.int64)
+        met = self._meeting.meet(seen.out_NH, sources, targets)
+        ends = _of_pairs(head).ends(met.rows_LH)
+        told = [
+            _of_pairs(head).score(
+                ends, met.source_Q[at : at + _PAIRS_AT_ONCE], met.target_Q[at : at + _PAIRS_AT_ONCE]
+            )[:, 0].double().cpu().numpy()
+            for at in range(0, len(met.mine_Q), _PAIRS_AT_ONCE)
+        ]  # fmt: skip
+        of_all = self._meeting.of_all(np.concatenate([np.empty(0), *told]), met, len(sources))
+        positive_P, *negative = np.split(of_all, width + num * width * np.arange(len(trial.against)))
+        scores = {"": positive_P}
+        scores |= {kind: part.reshape(-1, num) for kind, part in zip(trial.against, negative, strict=True)}
         self._mark(marks, trial, scores)
 
     def _mark(self, marks: Marks, trial: _Trial, scores: dict[str, Float64s]) -> None:
         """Add the ranks of one snapshot. A positive without any valid negative cannot be ranked and does not count."""
+        if not self._meeting.tells:
+            return
         positive_P = scores[""]
         for kind, negatives in trial.against.items():
             rankable_P = negatives.valid_PK.any(1)

@@ -45,14 +45,14 @@ class ValueGoal(Goal):
         scales = self._feed.scales
         assert scales is not None, "scales are measured or loaded before anything is predicted"
         if not self.is_residual:
-            return np.full(self._feed.graph.num_nodes, scales.target_mean), scales.target_deviation
+            return np.full(self._feed.num_nodes, scales.target_mean), scales.target_deviation
         before = self._feed.label_before(t)
         return np.where(np.isnan(before), scales.target_mean, before), scales.change_deviation
 
     def _active(self, t: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         later = t + self._task.ahead
         there: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            self._feed.snapshot(t).alive | self._feed.snapshot(later).alive
+            self._feed.alive(t) | self._feed.alive(later)
         )
         return there
 
@@ -111,7 +111,7 @@ class ValueGoal(Goal):
         """Yield the [N] values that each baseline predicts."""
         assert self._feed.scales is not None, "scales are measured or loaded before anything is scored"
         mean = self._feed.scales.target_mean
-        latest = np.full(self._feed.graph.num_nodes, np.nan)
+        latest = np.full(self._feed.num_nodes, np.nan)
         told = {"zero": np.zeros(len(latest)), "mean": np.full(len(latest), mean)}
         for t in range(last):
             if self._task.name == "signal" or t >= first:
@@ -122,5 +122,5 @@ class ValueGoal(Goal):
 
     def table(self, head: Head, seen: Seen, pairs: Int64s | None) -> Columns:
         """Return every node's predicted value, and its last known one."""
-        nodes = np.arange(self._feed.graph.num_nodes)
+        nodes = np.arange(self._feed.num_nodes)
         return {"node": nodes, "predicted": self.predict(head, seen), "last_known": self._feed.label_before(seen.t)}

@@ -1,0 +1,1 @@
+"""Which rank owns which node."""

@@ -1,0 +1,1 @@
+"""How sizes are chosen while training goes on."""
