@@ -15,6 +15,8 @@ from timeloom.cli.check import check
 from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
+from timeloom.cli.plan import plan
+from timeloom.cli.simulate import simulate
 from timeloom.cli.synth import synth
 from timeloom.cli.train import evaluate, models, predict, train
 from timeloom.errors import BadConfig, TimeloomError
@@ -43,6 +45,8 @@ app.command(evaluate)
 app.command(predict)
 app.command(models)
 app.command(calibrate)
+app.command(plan)
+app.command(simulate)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

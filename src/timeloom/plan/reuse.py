@@ -107,6 +107,14 @@ def changes_of_sizes(sizes: SnapshotSizes) -> Changes:
     return Changes(num_nodes=nodes, edges_T=sizes.edges, rows_T=rows, heard_T=heard, entries_T=changed)
 
 
+def head_of(changes: Changes, last: int) -> Changes:
+    """Return the changes of snapshots 0 to ``last`` (exclusive)."""
+    return Changes(
+        num_nodes=changes.num_nodes, edges_T=changes.edges_T[:last], rows_T=changes.rows_T[:last],
+        heard_T=changes.heard_T[:last], entries_T=changes.entries_T[:last],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """What a model computes for every row, as far as its time depends on it."""
