@@ -40,8 +40,8 @@ def rows(graph: DynamicGraph, t: int, spreads: Spreads, hops: int) -> list[tuple
     sources, targets = snapshot.sources.tolist(), snapshot.targets.tolist()
     inward = np.bincount(snapshot.targets, snapshot.weights, graph.num_nodes)
     outward = np.bincount(snapshot.sources, snapshot.weights, graph.num_nodes)
-    sent = {"none": lambda v: 0, "in": lambda v: inward[v], "both": lambda v: (inward[v], outward[v])}[spreads]
-    told: list[tuple[object, ...]] = [(v, sent(v)) for v in range(graph.num_nodes)]
+    degrees = {"none": [], "in": [inward], "both": [inward, outward]}[spreads]
+    told: list[tuple[object, ...]] = [(v, *(float(one[v]) for one in degrees)) for v in range(graph.num_nodes)]
     for _ in range(hops):
         heard: list[list[object]] = [[] for _ in range(graph.num_nodes)]
         for u, v, w in zip(sources, targets, snapshot.weights.tolist(), strict=True):

@@ -9,7 +9,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.synth import SizesOptions, make_sizes
 from timeloom.plan.machine import BUILT_IN
 from timeloom.plan.picture import as_svg, as_text
-from timeloom.plan.reuse import Encoding, GroupTimes, changes_of_sizes, group_times
+from timeloom.plan.reuse import Encoding, GroupTimes, Way, changes_of_sizes, group_times
 from timeloom.plan.schedule.best import best
 from timeloom.plan.schedule.instance import instance
 from timeloom.plan.schedule.plain import in_order, pair_consecutive
@@ -19,7 +19,7 @@ from timeloom.plan.simulate import Network, simulate, with_noise
 
 def times(curve: str, count: int) -> GroupTimes:
     sizes = make_sizes(SizesOptions(curve=curve, num_snapshots=count, num_nodes=10_000, num_edges=50_000))
-    ways = ("full", "versions", "delta")
+    ways: tuple[Way, ...] = ("full", "versions", "delta")
     return group_times(changes_of_sizes(sizes), length=4, stride=1, encoding=Encoding(), costs=BUILT_IN, ways=ways)
 
 
