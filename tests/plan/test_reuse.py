@@ -11,6 +11,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.sizes import sizes_of
 from timeloom.graph.synth import Drift, synth
+from timeloom.plan.cost import KERNELS, Costs, Law
 from timeloom.plan.encoding import encoding_of, spreads_of
 from timeloom.plan.machine import BUILT_IN
 from timeloom.plan.reuse import (
@@ -97,6 +98,26 @@ def test_what_a_pair_saves_is_what_its_unions_chain_saves(length: int, stride: i
         for i in range(len(longer.shared_K)):
             union = times.shared_K[i] + times.shared_K[i + d] - times.reuse_KB[i, d - 1]
             assert union == pytest.approx(longer.shared_K[i])
+
+
+def test_times_by_hand() -> None:
+    """A row that is summed costs 1, an edge 10, a gathered row nothing; groups of two snapshots of 4 nodes.
+
+    Whole, the snapshots cost (4 + 10 e) twice, forward and backward, with 3, 5 and 4 edges 68, 108 and 88; what
+    changes 2 (1 + 10 * 2) = 42 and 2 (2 + 10 * 1) = 24. So groups take 68 + 42 and 108 + 24, together 68 + 42 + 24.
+    """
+    free = Law((0.0,) * 5, (0.0,) * 5)
+    laws = {"sum": Law((0.0, 1.0, 0.0, 10.0, 0.0), (0.0,) * 5)}
+    costs = Costs({kernel: laws.get(kernel, free) for kernel in KERNELS}, threads=1)
+    changes = Changes(
+        num_nodes=4, edges_T=np.array([3, 5, 4]), rows_T=np.array([4, 1, 2]), heard_T=np.array([3, 2, 1]),
+        entries_T=np.array([3, 2, 1]),
+    )  # fmt: skip
+    told = group_times(changes, length=2, stride=1, encoding=Encoding(sum_widths=(8,)), costs=costs, ways=("versions",))
+    assert told.seconds_K.tolist() == told.shared_K.tolist() == [110.0, 132.0]
+    assert told.reuse_KB.tolist() == [[108.0], [0.0]]
+    whole = group_times(changes, length=2, stride=1, encoding=Encoding(sum_widths=(8,)), costs=costs, ways=("full",))
+    assert whole.seconds_K.tolist() == [176.0, 196.0]
 
 
 def test_eq_17_of_real_is_right_for_neighbours_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.plan.schedule.problems import least_seconds, problems, steps, windows
 from timeloom.errors import BadConfig, BadInput
-from timeloom.plan.schedule.best import best, best_within, start
+from timeloom.plan.schedule.best import best, best_within, bins_of, start
 from timeloom.plan.schedule.bounds import longest_bound, lower_bound, work_bound
 from timeloom.plan.schedule.exact import exact
 from timeloom.plan.schedule.greedy import dygnex_g, dygnex_g_of, real_g, real_g_of
@@ -30,6 +31,8 @@ from timeloom.plan.schedule.schedule import (
     schedule_of,
     solve_each,
 )
+from timeloom.plan.schedule.search import anneal, seconds_in
+from timeloom.plan.schedule.starts import works_of
 from timeloom.plan.schedule.thresholds import threshold_bound
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -82,10 +85,33 @@ def test_bounds_are_below_the_best_of_all_and_no_schedule_is(problem: Instance) 
         assert epoch_seconds(scheduler(problem), problem) >= least / TOLERANCE
 
 
-@QUICK
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(problem=problems(most_groups=6, most_devices=3, limits=(1, 2)))
 def test_search_finds_the_best_of_all_where_it_can_be_tried(problem: Instance) -> None:
-    assert epoch_seconds(best(moves=20_000)(problem), problem) <= least_seconds(problem) * 1.02
+    assert epoch_seconds(best(moves=20_000)(problem), problem) <= least_seconds(problem) * 1.01
+
+
+@QUICK
+@given(problem=problems())
+def test_a_cold_search_only_ever_improves_and_keeps_its_books(problem: Instance) -> None:
+    """So what a move is told to change is what it changes."""
+    bins, _ = bins_of(problem, in_order(problem))
+    state = np.array([7], np.uint64)
+    before = seconds_in(problem, bins)
+    for _ in range(300):
+        anneal(problem, bins, moves=1, hot=1e-12, cold=1e-13, state=state)
+        after = seconds_in(problem, bins)
+        assert after <= before + 1e-9
+        before = after
+    works = works_of(problem, bins.groups_SL) / bins.speed_C[bins.class_S]
+    assert bins.load_S == pytest.approx(works)
+    for group, place in enumerate(bins.bin_K.tolist()):
+        assert group in bins.groups_SL[place]
+    for c, (first, last) in enumerate(itertools.pairwise(bins.first_C.tolist())):
+        members = bins.order_S[first:last]
+        assert (np.diff(bins.load_S[members]) <= 1e-12).all()
+        assert bins.rank_S[members].tolist() == list(range(last - first))
+        assert (bins.class_S[members] == c).all()
 
 
 @settings(max_examples=10, deadline=None)

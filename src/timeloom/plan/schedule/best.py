@@ -29,7 +29,7 @@ _MORE, _TARGETS = 1500, (2, 16)
 """Of so many they do with so few targets a step; where steps are many, that is near the bound."""
 _ROUNDS = ((0.05, 0.1), (0.35, 2.0), (0.6, 1.0))
 """The share of the moves that a round takes, and how hot it is."""
-_SMALL, _HOT_ROUNDS = 64, ((0.2, 10.0), (0.3, 4.0), (0.5, 1.0))
+_SMALL, _HOT_ROUNDS = 64, ((0.1, 10.0), (0.1, 10.0), (0.2, 4.0), (0.2, 4.0), (0.2, 2.0), (0.2, 1.0))
 """With so few groups any bin can be in the way of any other, and there are moves to spare."""
 _HOT = 0.1
 """The heat of the hottest round: this share of the mean time of a group, over the number of steps. A step's head moves
@@ -64,7 +64,7 @@ def best_within(limit_s: float, *, seed: int = 0) -> Scheduler:
 
 def _improved(problem: Instance, found: Schedule, moves: int, state: np.ndarray) -> Schedule:
     """Return the best schedule met at the end of a round of annealing, or the given one if none was better."""
-    kept, classes = _bins_of(problem, found)
+    kept, classes = bins_of(problem, found)
     least, better = seconds_in(problem, kept), False
     hottest = _HOT * float(problem.seconds_K.mean()) * problem.num_devices / len(problem)
     if hottest == 0.0:
@@ -88,12 +88,12 @@ def start(problem: Instance) -> Schedule:
     return min([found, *(other(problem) for other in others)], key=lambda one: epoch_seconds(one, problem))
 
 
-def _bins_of(problem: Instance, found: Schedule) -> tuple[Bins, list[list[int]]]:
+def bins_of(problem: Instance, found: Schedule) -> tuple[Bins, list[list[int]]]:
     """Return a schedule as bins to be searched, with empty ones for as many steps as may be of use.
 
     Also return the devices of each class.
     """
-    speeds = np.unique(problem.speeds_D)[::-1]
+    speeds = np.ascontiguousarray(np.unique(problem.speeds_D)[::-1])
     classes = [np.flatnonzero(problem.speeds_D == speed).tolist() for speed in speeds]
     num_steps = math.ceil(len(problem) / problem.num_devices)
     if len(classes) > 1:
