@@ -20,7 +20,9 @@ from timeloom.cli.ingest import ingest
 from timeloom.cli.live import live
 from timeloom.cli.options import GIVEN
 from timeloom.cli.partition import partition
+from timeloom.cli.plan import plan
 from timeloom.cli.report import report, trace
+from timeloom.cli.simulate import simulate
 from timeloom.cli.synth import synth
 from timeloom.cli.systems import systems
 from timeloom.cli.train import evaluate, models, predict, train
@@ -56,6 +58,8 @@ app.command(trace)
 app.command(live)
 app.command(compare)
 app.command(partition)
+app.command(plan)
+app.command(simulate)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"
