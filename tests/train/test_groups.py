@@ -20,6 +20,7 @@ from timeloom.train.goals.goal import Draw
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import OptimSettings, ReuseSettings, RunSettings, TrainSettings
 from timeloom.train.trainer import Trainer
+from timeloom.train.whole import WholeWorker
 
 DRAW = Draw(seed=0, epoch=0)
 
@@ -87,7 +88,7 @@ def test_rows_that_windows_share_are_made_once(tmp_path: Path, monkeypatch: pyte
 def test_no_more_than_one_window_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[int] = []
     held = 0
-    honest = Trainer.loss
+    honest = WholeWorker.loss
 
     class Mark(torch.autograd.Function):
         """Passes a loss on; while its graph lives, so does a window's."""
@@ -105,11 +106,11 @@ def test_no_more_than_one_window_is_held_at_a_time(tmp_path: Path, monkeypatch: 
             held -= 1
             return gradients[0]
 
-    def watched(self: Trainer, *given: Any) -> Any:
+    def watched(self: WholeWorker, *given: Any) -> Any:
         loss, kept = honest(self, *given)
         return Mark.apply(loss), kept  # type: ignore[no-untyped-call]
 
-    monkeypatch.setattr(Trainer, "loss", watched)
+    monkeypatch.setattr(WholeWorker, "loss", watched)
     step_of(session_of("tgcn", "versions"), tmp_path / "run", units_of(0, 1, 2, 3))
     assert alive == [1, 1, 1, 1]
 
