@@ -30,9 +30,9 @@ class Control:
         self._session = session
         self.schedule: Schedule | None = None
         """What the next epoch goes by; None: windows in the order of time."""
-        self._units = training_windows(session.settings.window, session.split.train_stop)
         self._stages: Stages | None = None
         self.active = session.settings.schedule.needs_times and session.settings.train.protocol == "fixed"
+        self._units = training_windows(session.settings.window, session.split.train_stop) if self.active else []
         if self.active and session.world.rank == 0:
             self._stages = self._first_stages()
 
