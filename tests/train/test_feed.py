@@ -283,7 +283,7 @@ def test_the_last_few_snapshots_are_at_hand() -> None:
     for t in (1, 2, 3, 0, 4, 0):
         feed.snapshot(t)
     assert feed.snapshot(0) is first
-    assert len(feed._at_hand) == 4
+    assert len(feed._read._made) == 4
 
 
 @pytest.mark.parametrize(
