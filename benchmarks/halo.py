@@ -108,7 +108,9 @@ def measured(world: World, graph: str, model: str, by: str, rounds: int) -> dict
                 took[overlap].append(slowest)
                 waits[overlap].append(waited)
                 sent = moved
-    numbers = torch.tensor([bytes_held(trainers[True]), sent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024])
+    numbers = torch.tensor(
+        [bytes_held(trainers[True]), sent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]
+    )
     held, most_sent, peak = world.all_reduce(numbers, "control/most", "max").tolist()
     return {
         "model": model, "by": by, "ranks": world.size, "took": [took[True], took[False]],
