@@ -51,9 +51,7 @@ class ValueGoal(Goal):
 
     def _active(self, t: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         later = t + self._task.ahead
-        there: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            self._feed.alive(t) | self._feed.alive(later)
-        )
+        there: np.ndarray[tuple[int], np.dtype[np.bool_]] = self._feed.alive(t) | self._feed.alive(later)
         return there
 
     def reads(self, t: int) -> NDArray[np.bool_] | None:
