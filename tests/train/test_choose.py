@@ -33,7 +33,7 @@ PLAIN = Decided(costs=UNIT, keeps=False, free=False, sums_first=False)
 
 
 def asked(*sums: Sum, attended: tuple[int, ...] = (), flops: int = 0) -> Asked:
-    return Asked(sums, attended, by_node=True, hops=1, flops=flops, width=2)
+    return Asked(sums, attended, by_node=True, hops=1, flops=flops, width=2, opening=None, reads_edges=False)
 
 
 def sizes(rows: int = 15, table_edges: int = 30, entries: int | None = 10) -> Sizes:

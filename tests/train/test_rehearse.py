@@ -167,7 +167,7 @@ def test_a_further_step_of_training_asks_for_no_fresh_memory(name: str, mode: st
         session.predictor.zero_grad(set_to_none=True)
         worker.learn((unit,), Draw(seed=0, epoch=0), None)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-        allocations.append(session.walker._pool.allocations)
+        allocations.append(session.walker.pool.allocations)
     assert len(set(allocations[1:])) == 1
     # One [N, H] tensor is 312 pages, and a step makes dozens of them.
     assert median(faults[3:]) < 100

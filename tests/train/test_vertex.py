@@ -272,14 +272,14 @@ def test_what_a_rank_holds_shrinks_with_the_number_of_ranks() -> None:
     def held(world: World) -> int:
         settings = settings_of({"inputs": {"features": "graph"}, "split": {"train": 0.4, "val": 0.3}})
         feed = open_session(settings, graph, world=world).feed
-        room = feed.room[0]
+        room = feed.room.left
         for t in range(len(graph)):
             feed.facts(t), feed.view(t), feed.rows(t), feed.label(t)
         assert not feed._snapshots._made, "no whole snapshot is kept"
-        assert len(feed._read._made) == 1, "but the one that was read last"
+        assert len(feed._near) == 1, "but the one that was read last"
         assert isinstance(feed.view(0), PartView)
         assert feed.rows(0).shape == (feed.num_nodes, 3)
-        return room - feed.room[0]
+        return room - feed.room.left
 
     most = [max(threads.run(ranks, held)) for ranks in (2, 4, 8)]
     assert most[1] < 0.7 * most[0]
