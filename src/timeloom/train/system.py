@@ -39,6 +39,11 @@ class SystemSettings:
             raise BadConfig(
                 "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
             )
+        if self.recompute and self.divide == "nodes":
+            raise BadConfig(
+                "system.recompute=true with system.divide=nodes would exchange all halos twice: leave it out, or use more "
+                "ranks, each of which then holds fewer rows"
+            )
         if self.pipeline and self.divide != "windows":
             raise BadConfig(
                 f"system.pipeline=true takes whole windows, but system.divide={self.divide}: leave one of them out"
