@@ -41,8 +41,8 @@ class SystemSettings:
             )
         if self.recompute and self.divide == "nodes":
             raise BadConfig(
-                "system.recompute=true with system.divide=nodes would exchange all halos twice: leave it out, or use more "
-                "ranks, each of which then holds fewer rows"
+                "system.recompute=true with system.divide=nodes would exchange all halos twice: leave it out, or use "
+                "more ranks, each of which then holds fewer rows"
             )
         if self.pipeline and self.divide != "windows":
             raise BadConfig(
