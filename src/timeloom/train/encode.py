@@ -117,7 +117,11 @@ class Encoder:
         if not self.asked.by_node:
             return self._each(times, wanted, chain=False)
         mode = self.mode(times) if all(mask is None for mask in wanted) else "versions"
-        return self._by_table(times, wanted, folds=folds) if mode == "versions" else self._each(times, wanted, chain=mode == "delta")
+        return (
+            self._by_table(times, wanted, folds=folds)
+            if mode == "versions"
+            else self._each(times, wanted, chain=mode == "delta")
+        )
 
     def mode(self, times: tuple[int, ...]) -> Mode:
         """Return how the rows of a window are made; the first time it is decided."""

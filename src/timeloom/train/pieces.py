@@ -55,7 +55,9 @@ def _in_stretches(session: Session, piece: Piece, carry: Carry, draw: Draw) -> G
     length = math.isqrt(piece.last - piece.first - 1) + 1
     losses, count, kept = list[Tensor](), 0, None
     for stretch in cut(piece, length):
-        gone = _twice(session, stretch, carry, draw) if torch.is_grad_enabled() else _once(session, stretch, carry, draw)
+        gone = (
+            _twice(session, stretch, carry, draw) if torch.is_grad_enabled() else _once(session, stretch, carry, draw)
+        )
         carry, count = gone.after, count + gone.count
         kept = gone.kept or kept
         if gone.loss is not None:
@@ -72,7 +74,7 @@ def _twice(session: Session, stretch: Piece, carry: Carry, draw: Draw) -> Gone:
     """Go over a stretch without keeping anything; its backward pass goes over it again, with the same random draws."""
     first: list[Gone] = []
 
-    def compute(anchor: Tensor, out_NH: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def compute(_anchor: Tensor, out_NH: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         gone = _once(session, stretch, Carry(state, out_NH, carry.born_N), draw)
         if not torch.is_grad_enabled():
             first.append(gone)

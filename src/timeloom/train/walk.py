@@ -173,7 +173,9 @@ class Walker:
 
     def groups_of(self, pieces: Sequence[Piece], reads: Reads | None) -> Groups:
         """Return what pieces of several windows share."""
-        return Groups(self.encoder, pieces, [_of(piece, self.demand(piece.window, reads).encoded[0]) for piece in pieces])
+        return Groups(
+            self.encoder, pieces, [_of(piece, self.demand(piece.window, reads).encoded[0]) for piece in pieces]
+        )
 
     def demand(self, unit: Unit, reads: Reads | None) -> Demand:
         """Return which rows of each layer are read."""
