@@ -43,7 +43,7 @@ def losses_of(name: str, precision: Any, *, groups: int, cache: Any, mode: Any =
         with torch.no_grad():
             for parameter in parameters:
                 if parameter.grad is not None:
-                    parameter -= 0.003 / learnt.weight * parameter.grad
+                    parameter.sub_(parameter.grad, alpha=0.003 / learnt.weight)
     return told
 
 
