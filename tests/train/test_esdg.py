@@ -177,6 +177,34 @@ def test_several_ranks_score_what_one_process_scores(way: dict[str, Any], model:
         assert found == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.parametrize("state", ["zero", "inherit"])
+@pytest.mark.parametrize("way", [{}, ALLTOALL])
+def test_every_snapshot_is_scored_on_one_rank(way: dict[str, Any], state: str) -> None:
+    graph = tiny(1, num_nodes=12, num_snapshots=16, weighted=True)
+    settings = tiny_settings({"window": {"state": state, "stride": 0}}, {"model": {"name": "gcn_gru"}}, way)
+
+    def seen(world: World) -> list[int]:
+        return [one.t for one in make_worker(open_session(settings, graph, world=world)).see(6, 13)]
+
+    times = threads.run(3, seen)
+    assert sorted(t for mine in times for t in mine) == list(range(6, 13))
+    assert all(times) == (state == "zero"), "without a past they are shared out"
+
+
+def test_ranks_lay_rows_alike_whatever_their_snapshots_share(tmp_path: Path) -> None:
+    """The first rank's snapshots are all equal, so that a table of them is short; the second one's differ."""
+    snapshots = random_snapshots(NODES, 9, 12)
+    graph = graph_of(tmp_path / "graph", [snapshots[0]] * 4 + snapshots[4:])
+    tables = {
+        "window": {"length": 8},
+        "reuse": {"mode": "versions", "cache": "off"},
+        "split": {"train": 0.8, "val": 0.1},
+    }
+    settings = settings_of(graph, "esdg", {"model": {"name": "gcn_gru"}}, ALLTOALL, tables)
+    stop = stop_of(settings)
+    assert_equal(together(settings, 2, stop), alone(settings, 1, stop))
+
+
 @pytest.mark.parametrize("way", [{}, ALLTOALL])
 @pytest.mark.parametrize("ranks", [(2, 1), (2, 3), (1, 3)])
 def test_what_ranks_carry_is_saved_whole_and_dealt_out_to_others(way: dict[str, Any], ranks: tuple[int, int]) -> None:

@@ -21,10 +21,10 @@ AGAIN: dict[str, Any] = {"system": {"recompute": True}}
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("state", ["zero", "inherit"])
-def test_a_recomputed_window_teaches_the_same(model: str, state: str) -> None:
+@pytest.mark.parametrize(("state", "stride"), [("zero", 0), ("inherit", 0), ("inherit", 2)])
+def test_a_recomputed_window_teaches_the_same(model: str, state: str, stride: int) -> None:
     graph = tiny(1, num_nodes=12, num_snapshots=14, weighted=True)
-    window = {"window": {"state": state, "length": 5, "stride": 0, "groups": 2 if state == "zero" else 1}}
+    window = {"window": {"state": state, "length": 5, "stride": stride, "groups": 2 if state == "zero" else 1}}
     plain = settings_of(Path(), "psg", {"model": {"name": model, "layers": 2}, "split": {"train": 0.8}}, window)
     again = settings_of(Path(), "psg", {"model": {"name": model, "layers": 2}, "split": {"train": 0.8}}, window, AGAIN)
     stop = open_session(plain, graph).split.train_stop
