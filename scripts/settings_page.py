@@ -20,6 +20,7 @@ SOURCES = (
     ("train", "train/settings.py", "TrainSettings"),
     ("reuse", "train/settings.py", "ReuseSettings"), ("live", "train/settings.py", "LiveSettings"),
     ("system", "train/system.py", "SystemSettings"),
+    ("flare", "plan/batch/flare.py", "FlareSettings"), ("tune", "plan/tune/window.py", "TuneSettings"),
     ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
@@ -88,7 +89,7 @@ def shown_type(annotation: ast.expr) -> str:
         return ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{text[8:-1]}]"))
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
-        "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
+        "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text", "tuple[float, ...]": "list of numbers",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]
