@@ -89,7 +89,8 @@ def shown_type(annotation: ast.expr) -> str:
         return ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{text[8:-1]}]"))
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
-        "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text", "tuple[float, ...]": "list of numbers",
+        "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
+        "tuple[float, ...]": "list of numbers",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]

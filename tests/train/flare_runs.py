@@ -100,7 +100,7 @@ def assert_same_gradients(
         np.testing.assert_allclose(loss, wanted_loss, rtol=1e-10, atol=1e-12)
         assert grads.keys() == wanted_grads.keys()
         for name, grad in wanted_grads.items():
-            torch.testing.assert_close(grads[name], grad, rtol=1e-10, atol=1e-12, msg=lambda text, n=name: f"{n}: {text}")
+            torch.testing.assert_close(grads[name], grad, rtol=1e-10, atol=1e-12)
 
 
 def summed(ranks: Sequence[Sequence[tuple[float, dict[str, Tensor]]]]) -> list[tuple[float, dict[str, Tensor]]]:
@@ -170,7 +170,7 @@ def by_definition(
         told = [loss.total / loss.count for loss in losses if loss is not None]
         mean = torch.stack(told).mean() if told else torch.zeros(())
         if told:
-            mean.backward()
+            mean.backward()  # type: ignore[no-untyped-call]
         stored = {t: Carry(tuple(p.detach() for p in one.state), one.out_NH.detach(), one.born_N)
                   for t, one in now.items()} if settings.flare.state == "inherit" else {}  # fmt: skip
         grads = {name: p.grad.clone() for name, p in session.predictor.named_parameters() if p.grad is not None}

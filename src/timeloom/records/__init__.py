@@ -29,6 +29,7 @@ from timeloom.records.kinds import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
 )  # fmt: skip
 from timeloom.records.wire import as_json, from_json
@@ -36,5 +37,5 @@ from timeloom.records.wire import as_json, from_json
 __all__ = [
     "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
     "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
-    "Traffic", "Warned", "as_json", "from_json", "is_run", "read", "read_config", "refuse_in_the_way",
+    "Traffic", "Tuned", "Warned", "as_json", "from_json", "is_run", "read", "read_config", "refuse_in_the_way",
 ]  # fmt: skip

@@ -9,8 +9,8 @@
 | Algorithm 1: states kept from window to window | `plan/batch/kept.py`, `train/flare/window.py` |
 
 Ablations are settings: `flare.history=full` (Full-History), `flare.history=recent` (Recent-Only), `flare.shrink=false`,
-`flare.overlap=false`. Where we deviate: counts are rounded once (D7.1); the loss is divided by the targets of all ranks;
-numbers do not depend on the order of turns.
+`flare.overlap=false`. Where we deviate: counts are rounded once (D7.1); the loss is divided by the targets of all
+ranks; numbers do not depend on the order of turns.
 """
 
 from __future__ import annotations

@@ -207,8 +207,8 @@ def _refuse_beside_trapezoids(settings: RunSettings) -> None:
         )
     if reuse.mode in ("delta", "versions") or reuse.approximate != "none":
         raise BadConfig(
-            f"reuse.mode={reuse.mode} and reuse.approximate={reuse.approximate} share rows between whole snapshots, but "
-            f"system.name={name} computes parts of them: use --set reuse.mode=full, --set reuse.approximate=none"
+            f"reuse.mode={reuse.mode} and reuse.approximate={reuse.approximate} share rows between whole snapshots, "
+            f"but system.name={name} computes parts of them: use --set reuse.mode=full, --set reuse.approximate=none"
         )
     if settings.flare.loss == "blocks" and settings.task.name not in ("degree", "signal"):
         raise BadConfig(

@@ -5,7 +5,6 @@ Shape letters: N nodes of the graph, O own nodes in the order of the epoch, F fe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from timeloom.graph.keys import Int64s
 from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import GraphLike
 from timeloom.plan.batch.blocks import Block
 from timeloom.plan.batch.cut import EpochCut, SidesStore
-from timeloom.plan.batch.flare import FlareSettings
 from timeloom.plan.batch.kept import StateRows, state_rows
 from timeloom.plan.batch.order import Chunking, ChunkOrder, chunk_order
 from timeloom.plan.batch.trapezoid import exchanging
@@ -26,7 +23,6 @@ from timeloom.plan.partition.metis import chunks
 from timeloom.plan.partition.owners import Owners
 from timeloom.plan.types import Unit
 from timeloom.train.crossing import Crossing
-from timeloom.train.feed import Feed
 from timeloom.train.flare.view import BlockView, OwnRows, Side, side_of
 from timeloom.train.holding import HoldsOwn
 from timeloom.train.session import Session
@@ -70,6 +66,14 @@ class Stores:
         self._budget_bytes = room.left // 2
         room.take(self._budget_bytes)
         self.along = self._store(session.graph)
+
+    def __enter__(self) -> Stores:
+        """Return them."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave their memory to others."""
+        self._session.feed.room.give_back(self._budget_bytes)
 
     def _store(self, graph: GraphLike) -> SidesStore:
         return SidesStore(graph, self.chunking, self._session.world.rank, budget_bytes=self._budget_bytes)
@@ -124,7 +128,7 @@ class Epoch:
         self.nodes_O, self.ends = own.nodes, own.ends
         holding = session.feed.holding
         self.crossing: Crossing | None = holding.crossing if isinstance(holding, HoldsOwn) else None
-        places: Int64s = holding.nodes.places[own.nodes] if isinstance(holding, HoldsOwn) else own.nodes
+        places = holding.nodes.places[own.nodes] if isinstance(holding, HoldsOwn) else own.nodes
         self.places_O = torch.from_numpy(places.astype(np.int64)).to(session.device)
         """Where the node of each row lies among the nodes here, which are in the order of the graph."""
         self.rows_N = torch.argsort(self.places_O)

@@ -152,7 +152,8 @@ class BlockView(View):
 
     def _begin(self, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> None:
         halo = self._side(reverse).halo
-        assert halo is not None and self._crossing is not None, "nothing comes from others"
+        assert halo is not None, "nothing comes from others"
+        assert self._crossing is not None
         assert (id(key), reverse) not in self._begun, "an exchange is begun once"
         flight = self._crossing.start_halo(halo, rows_NF, "halo/against" if reverse else "halo/along")
         # The key is kept, so that no other tensor can have its id.

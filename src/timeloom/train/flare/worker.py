@@ -33,14 +33,15 @@ from timeloom.train.worker import Learnt, Worker
 class FlareWorker(Worker):
     """It computes its own nodes in some chunks of every snapshot of a window."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, stores: Stores | None = None) -> None:
+        """``stores`` are those of an earlier worker of the same session."""
         super().__init__(session)
         settings = session.settings
         scoring = dataclasses.replace(session, settings=_scored_by(settings))
         self._plain: Worker = WholeWorker(scoring) if session.feed.holding.holds_all else PartWorker(scoring)
         self._layers = layers_from(session)
         self._turns = TurnMaker(session.world, settings.flare, self._layers, seed=settings.train.seed)
-        self._stores: Stores | None = None
+        self._stores = stores
         self._epoch: Epoch | None = None
         self._restored: Carry | None = None
 
