@@ -90,7 +90,7 @@ def shown_type(annotation: ast.expr) -> str:
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
         "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
-        "tuple[float, ...]": "list of numbers",
+        "tuple[float, ...]": "list of numbers", "PartitionSettings": "table",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]

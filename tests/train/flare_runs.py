@@ -22,6 +22,7 @@ from timeloom.plan.batch.order import Chunking, chunk_order
 from timeloom.plan.batch.trapezoid import trapezoids_of_epoch
 from timeloom.plan.types import Unit
 from timeloom.systems import preset_of
+from timeloom.train.feed import Scales
 from timeloom.train.flare import epoch
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.localise import WholeView
@@ -69,10 +70,10 @@ def seed_weights(session: Session) -> None:
 
 def gradients(
     settings: RunSettings, graph: GraphLike, units: Sequence[Unit] | None = None, *, world: World | None = None,
-    number: int = 0,
+    number: int = 0, scales: Scales | None = None,
 ) -> list[tuple[float, dict[str, Tensor]]]:  # fmt: skip
     """Return loss and gradient after each window of an epoch; the parameters stay as they are."""
-    session = open_session(settings, graph, world=world)
+    session = open_session(settings, graph, world=world, scales=scales)
     seed_weights(session)
     worker: Worker = make_worker(session)
     session.predictor.train()

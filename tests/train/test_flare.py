@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from tests.train.flare_runs import (
     whole_units,
 )
 from timeloom.dist import threads
+from timeloom.dist.collectives import World
 from timeloom.nn.models import MODELS
 from timeloom.plan.batch.order import Chunking
+from timeloom.plan.schedule.overlap_times import MlpTimes, Times
 from timeloom.train.session import open_session
 from timeloom.train.settings import RunSettings
 
@@ -126,3 +129,105 @@ def test_every_setting_is_what_the_definition_says(
     settings = flare_settings_of({"model": model, "flare": table.get("flare", {})})
     found = by_ranks(monkeypatch, settings, graph, chunking(ranks))
     assert_same_gradients(found, by_definition(settings, graph, chunking(ranks)))
+
+
+@pytest.mark.parametrize("table", [{}, {"flare": {"temporal_halo": "exchange"}}, {"flare": {"split": True}}])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_take_steps_and_score_alike_and_their_collectives_have_one_order(
+    graph: TinyGraph, table: dict[str, Any], ranks: int
+) -> None:
+    """T21, T22: whole runs over several epochs, backward passes included; every rank starts every exchange."""
+    settings = flare_settings_of({"model": {"name": "gcn_gru", "layers": 2}}, table)
+    told = learn_divided(settings, graph, ranks, steps=12)
+    assert_same(told, told[0])
+    along = [[shape for name, shape in one.log if name.startswith("halo/along")] for one in told]
+    assert len({len(one) for one in along}) == 1
+    assert along[0]
+
+
+@pytest.mark.parametrize("model", ["tgcn", "gat_lstm", "mpnn_lstm", "evolvegcn_o", "tgcn_integrated", "dcrnn"])
+def test_whatever_order_of_turns_each_rank_predicts_all_take_one_and_it_changes_no_bit(
+    graph: TinyGraph, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """T22: predictions that contradict each other, two layers; the order of exchanges differs, gradients do not."""
+    table = {"model": {"name": model, "layers": 2}, "flare": {"temporal_halo": "exchange", "loss": "blocks"}}
+    settings = flare_settings_of(table)
+    owned_by(monkeypatch, [node % 2 for node in range(NODES)])
+    chunked_as(monkeypatch, chunking(2))
+    found, orders = [], []
+
+    for seed in range(4):
+        log: list[list[str]] = [[], []]
+
+        def predict(times: Times, works: Any, seed: int = seed) -> Any:
+            # Another table on every rank and for every seed: threads of ranks are told apart by their names.
+            rank = int(threading.current_thread().name.rpartition(" ")[2])
+            return np.random.default_rng([seed, rank]).exponential(1.0, len(works)) if seed else np.ones(len(works))
+
+        def run(world: World, log: list[list[str]] = log) -> Any:
+            made = gradients(settings, graph, world=world)
+            log[world.rank] = [f"{name} {shape[0]}" for name, shape in world.log if name.startswith("halo")]
+            return made
+
+        monkeypatch.setattr(MlpTimes, "predict", predict)
+        found.append(threads.run(2, run, check=True))
+        orders.append(log[0])
+        assert [name.split()[0] for name in log[0]] == [name.split()[0] for name in log[1]]
+    assert len({tuple(order) for order in orders}) > 1
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            for (loss, grads), (loss_again, again) in zip(mine, theirs, strict=True):
+                assert loss == loss_again
+                assert all(torch.equal(grads[name], again[name]) for name in grads)
+
+
+def test_without_overlap_the_same_is_learnt_one_snapshot_after_the_other(graph: TinyGraph) -> None:
+    tables = {"model": {"name": "gcn_gru", "layers": 2}}
+    plain = flare_settings_of(tables, {"flare": {"overlap": False}})
+    early, late = learn_divided(flare_settings_of(tables), graph, 2), learn_divided(plain, graph, 2)
+    np.testing.assert_allclose(early[0].losses, late[0].losses, rtol=1e-10)
+    assert any(name == "control/turns" for name, _ in early[0].log)
+    assert not any(name == "control/turns" for name, _ in late[0].log)
+
+
+def test_other_ids_inside_chunks_are_the_same_nodes() -> None:
+    """T19: nodes of a chunk change their ids; losses and gradients stay, and what is kept goes with them."""
+    graph, chunks = tiny(2, num_nodes=NODES, num_snapshots=12, weighted=True), chunking(1)
+    rng = np.random.default_rng(3)
+    new_N = np.arange(NODES)
+    for chunk in range(3):
+        inside = np.flatnonzero(chunks.chunk_N == chunk)
+        new_N[inside] = rng.permutation(inside)
+    assert (new_N != np.arange(NODES)).any()
+    snapshots = []
+    for one in graph.all:
+        keys = one.layout.pack(new_N[one.sources], new_N[one.targets], one.types)
+        order, alive = np.argsort(keys), np.zeros_like(one.alive)
+        alive[new_N] = one.alive
+        weights = None if one.stored_weights is None else one.stored_weights[order]
+        snapshots.append(replace(one, keys=keys[order], stored_weights=weights, alive=alive))
+    settings = flare_settings_of({"model": {"name": "gcn_gru", "layers": 2}})
+    with pytest.MonkeyPatch.context() as patch:
+        chunked_as(patch, chunks)
+        assert_same_gradients(gradients(settings, TinyGraph(snapshots)), gradients(settings, graph))
+
+
+def test_what_the_later_part_of_a_cut_sequence_holds_changes_nothing_in_the_earlier_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """T21: the earlier part is learnt from after the later one, and knows nothing of it."""
+    chunked_as(monkeypatch, chunking(1))
+    settings = flare_settings_of({"model": {"name": "gcn_gru"}, "flare": {"split": True}, "train": {"seed": 2}})
+    graph, other = (tiny(seed, num_nodes=NODES, num_snapshots=16) for seed in (1, 7))
+    session = open_session(settings, graph)
+    units = units_of(settings, session)
+    begin = units[0].first
+    assert 0 < begin < session.split.train_stop
+    earlier = [place for place, unit in enumerate(units) if unit.last <= begin]
+    assert earlier
+    # Labels of the last snapshot before the cut are of the one after it: one snapshot of the later part stays.
+    changed = TinyGraph([*graph.all[: begin + 1], *other.all[begin + 1 :]])
+    scales = session.feed.scales
+    mine, theirs = (gradients(settings, one, scales=scales) for one in (graph, changed))
+    assert_same_gradients([theirs[place] for place in earlier], [mine[place] for place in earlier])
+    assert any(mine[place][0] != theirs[place][0] for place in range(len(units)) if place not in earlier)

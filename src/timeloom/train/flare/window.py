@@ -1,7 +1,7 @@
 """How a model is taken over a window whose older snapshots have shrunk: snapshot by snapshot, in turns.
 
 A snapshot is a coroutine: it computes up to its next exchange, starts it, and gives its turn away. Models need not
-know: what a layer asks of others first is found by watching it (`nn/watch.py`), so it is sent for before the layer runs.
+know: what a layer asks of others first is found by watching it (`nn/watch.py`), so it is sent for before that.
 
 Shape letters: O own rows of a block, N own nodes, H the model's output size.
 """
