@@ -22,6 +22,7 @@ SOURCES = (
     ("system", "train/system.py", "SystemSettings"),
     ("system.partition", "plan/partition/choose.py", "PartitionSettings"),
     ("system.partition.online", "plan/partition/online.py", "OnlineSettings"),
+    ("flare", "plan/batch/flare.py", "FlareSettings"), ("tune", "plan/tune/window.py", "TuneSettings"),
     ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
@@ -100,6 +101,7 @@ def shown_type(text: str) -> str:
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
         "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
+        "tuple[float, ...]": "list of numbers", "PartitionSettings": "table",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]

@@ -8,6 +8,7 @@ from timeloom.errors import BadConfig
 from timeloom.systems.blad import blad
 from timeloom.systems.dygnex import dygnex
 from timeloom.systems.esdg import esdg
+from timeloom.systems.flare import flare
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
@@ -20,6 +21,7 @@ PRESETS: dict[str, Preset] = {
         esdg(),
         blad(),
         vertex(),
+        flare(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),
