@@ -43,7 +43,7 @@ def _run(log: RunLog, label: str) -> dict[str, Any]:
         "task": summary.task, "system": summary.system, "metric": summary.metric,
         "less": is_less_better(summary.metric), "best_epoch": summary.best_epoch, "cards": _cards(log, summary),
         "deviations": _deviations(log), "scores": _scores(summary),
-        "warnings": [*map(_chosen, log.tuned), *(record.sentence for record in log.warned[-20:])],
+        "warnings": [*(record.sentence for record in log.warned[-20:]), *map(_chosen, log.tuned)],
         "epochs": _epochs(log), "steps": _steps(log), "curves": _curves(log), **_ranks(log), **_traffic(log),
         "schedule": _schedule(log), "facts": [_facts(facts) for facts in log.facts[-1:]],
         "predicted": [_predicted(found) for found in _last_of_each(log.predicted)],

@@ -144,7 +144,8 @@ def open_session(
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     if world.size > 1:
-        refuse_model(settings)
+        with _DRAWING:
+            refuse_model(settings)
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
