@@ -15,6 +15,7 @@ from timeloom.records.directory import (
 )
 from timeloom.records.kinds import (
     PHASES,
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -34,7 +35,7 @@ from timeloom.records.kinds import (
 from timeloom.records.wire import as_json, from_json
 
 __all__ = [
-    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Averaged", "Deviated", "Ended", "EpochEnded", "Evaluated",
     "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
     "Traffic", "Warned", "as_json", "from_json", "is_run", "read", "read_config", "refuse_in_the_way",
 ]  # fmt: skip

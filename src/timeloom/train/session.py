@@ -143,7 +143,7 @@ def open_session(
     with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1:
+    if world.size > 1 or settings.system.divide == "batches":
         refuse_model(settings)
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
@@ -175,7 +175,7 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
 
 def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
     """Collective. Return what of the graph is on this rank."""
-    if world.size == 1 or settings.system.divide != "nodes":
+    if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
     return divided(graph, split.train_stop, settings.system, world)
 

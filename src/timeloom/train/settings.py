@@ -8,6 +8,7 @@ from typing import Literal
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
+from timeloom.plan.batch.hybrid_settings import HybridSettings
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.train.system import SystemSettings, WorldSettings
@@ -168,6 +169,7 @@ class RunSettings:
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
 
@@ -176,4 +178,26 @@ class RunSettings:
             raise BadConfig(
                 f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
                 "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
+            )
+        if self.system.divide == "batches":
+            self._refuse_beside_batches()
+
+    def _refuse_beside_batches(self) -> None:
+        """Refuse what batches of a rank's own nodes cannot be."""
+        name = self.system.name
+        if self.task.name not in ("degree", "signal", "classes"):
+            raise BadConfig(
+                f"task.name={self.task.name} with system.name={name}: a rank has the rows of its own nodes, and a pair "
+                "may end elsewhere; use --system vertex, or a task about nodes"
+            )
+        if self.train.protocol == "live":
+            raise BadConfig(
+                f"train.protocol=live learns from one snapshot after the other, and system.name={name} from batches of "
+                "several: use --set train.protocol=fixed"
+            )
+        if self.reuse.mode in ("delta", "versions") or self.reuse.approximate != "none" or self.schedule.needs_times:
+            raise BadConfig(
+                f"reuse.mode={self.reuse.mode}, reuse.approximate={self.reuse.approximate} and schedule.scheduler="
+                f"{self.schedule.scheduler} are about whole windows, but system.name={name} learns from batches: leave "
+                "them out, or use --system real"
             )
