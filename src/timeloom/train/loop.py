@@ -27,7 +27,7 @@ def train(trainer: Trainer) -> Iterator[Record]:
 
 
 def end_epoch(trainer: Trainer, seconds: float, baselines: dict[str, dict[str, float]]) -> Iterator[Record]:
-    """Collective. Tell what an epoch came to, validate, say why the run ends where it does, and save where it is time."""
+    """Collective. Tell what an epoch came to, validate, say why the run ends where it does, and save if it is time."""
     session, progress = trainer.session, trainer.progress
     settings, told = session.settings.train, _told(trainer, seconds)
     # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.

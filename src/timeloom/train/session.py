@@ -140,11 +140,12 @@ def open_session(
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
-        model = make_model(feed.num_features, settings.model)
-        predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1 or settings.system.divide == "batches":
-        refuse_model(settings)
+    with _DRAWING:
+        if world.size > 1 or settings.system.divide == "batches":
+            refuse_model(settings)
+        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+            model = make_model(feed.num_features, settings.model)
+            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import psutil
 
-from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.keys import Int64s
 from timeloom.nn.stack import layers_of
 from timeloom.nn.watch import watch
@@ -45,13 +45,14 @@ def hold(session: Session, owned: Int64s, first: int, last: int, *, taken_bytes:
     settings, layers = session.settings.hybrid, reach_of(session.model)
     per_row = row_bytes(session.feed, last - first)
     cutout = make_cache(
-        StoredRows(_stored(session)), owned, layers, first=first, last=last, sets=settings.sets,
+        StoredRows(session.graph), owned, layers, first=first, last=last, sets=settings.sets,
         both=hears_both_ways(session), row_bytes=per_row, budget_bytes=max(0, budget_bytes(session) - taken_bytes),
     )  # fmt: skip
     num_bytes = cutout.num_bytes + cutout.rows_read * per_row
-    return Held(
-        levels_of(cutout, layers), read_inputs(session.settings, session.graph, cutout, session.feed), num_bytes
-    )
+    # From here on rows are known by their places in the cache, not by the graph's.
+    cutout = replace(cutout, places_N=np.arange(cutout.num_nodes, dtype=np.int32))
+    inputs = read_inputs(session.settings, session.graph, cutout, session.feed)
+    return Held(levels_of(cutout, layers), inputs, num_bytes)
 
 
 def budget_bytes(session: Session) -> int:
@@ -80,8 +81,3 @@ def work_of(session: Session) -> Work:
         each.append((watch(layer, width).width + _GATES * layer.out_size) * feed.dtype.itemsize)
         width = layer.out_size
     return Work(row_bytes=feed.num_features * feed.dtype.itemsize, layer_bytes=tuple(each))
-
-
-def _stored(session: Session) -> DynamicGraph:
-    assert isinstance(session.graph, DynamicGraph), "caches are made of graphs on disk"
-    return session.graph

@@ -62,7 +62,10 @@ class CutoutWalker:
 
     def goes_on(self, carry: Carry) -> Carry:
         """Return what a window starts from that goes on where another ended; no gradient flows back into that one."""
-        return Carry(resume(self.model.memory(), carry.state), carry.out_NH.detach(), carry.born_N)
+        like = next(self.model.parameters())
+        # Under bf16 what is carried from window to window is kept exactly.
+        state = tuple(part.to(like.dtype) for part in resume(self.model.memory(), carry.state))
+        return Carry(state, carry.out_NH.detach().to(like.dtype), carry.born_N)
 
     def walk(
         self, levels: Levels, inputs_T: list[Tensor], before: Carry, *, keep: int = -1

@@ -163,7 +163,7 @@ class HybridWorker(Worker):
         return self._held(*self.session.split.of(part))
 
     def _held(self, first: int, last: int) -> Held:
-        """Return the cache by which some snapshots are scored; of several parts that are scored the last one's is kept."""
+        """Return the cache by which some snapshots are scored; the one that was asked for last is kept."""
         session, cache = self.session, self._cache
         units = scoring_windows(session.settings.window, first, last, restarts=session.restarts)
         key = (min((unit.first for unit in units), default=first), last)
