@@ -7,6 +7,7 @@ import difflib
 from timeloom.errors import BadConfig
 from timeloom.systems.blad import blad
 from timeloom.systems.dygnex import dygnex
+from timeloom.systems.dynahb import adt, bvr, dbos, dbov, dynahb, pyd
 from timeloom.systems.esdg import esdg
 from timeloom.systems.flare import flare
 from timeloom.systems.preset import Preset
@@ -25,6 +26,12 @@ PRESETS: dict[str, Preset] = {
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),
+        dynahb(),
+        pyd(),
+        adt(),
+        dbov(),
+        dbos(),
+        bvr(),
         dygnex("dygnex_l", "dygnex_l", "its integer program, or its greedy one where that takes too long"),
         dygnex("dygnex_g", "dygnex_g", "its greedy algorithm"),
     )

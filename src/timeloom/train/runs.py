@@ -24,6 +24,7 @@ from timeloom.train import checkpoint
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
 from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
+from timeloom.train.hybrid.loop import train_apart
 from timeloom.train.inference import Result
 from timeloom.train.live import train_live
 from timeloom.train.loop import train as train_fixed
@@ -200,14 +201,21 @@ def _extend(trainer: Trainer) -> None:
         progress.ended = ""
 
 
+def _loop_of(session: Session) -> Callable[[Trainer], Iterator[Record]]:
+    """Return how the run goes on from step to step."""
+    if session.settings.train.protocol == "live":
+        return train_live
+    return train_apart if session.settings.system.divide == "batches" else train_fixed
+
+
 def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
     """Run the loop to its end; write its records, and save when it is asked to stop."""
     session, run = trainer.session, trainer.run
-    live = session.settings.train.protocol == "live"
+    loop = _loop_of(session)
     board = Board(path) if session.settings.train.tensorboard and run is not None else None
     tested: Evaluated | None = None
     try:
-        for record in train_live(trainer) if live else train_fixed(trainer):
+        for record in loop(trainer):
             if run is not None:
                 logged = session.settings.train.log_steps or not isinstance(record, Stepped)
                 if logged and not isinstance(record, Saved):

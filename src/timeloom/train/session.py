@@ -140,12 +140,12 @@ def open_session(
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
-        model = make_model(feed.num_features, settings.model)
-        predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1:
-        with _DRAWING:
+    with _DRAWING:
+        if world.size > 1 or settings.system.divide == "batches":
             refuse_model(settings)
+        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+            model = make_model(feed.num_features, settings.model)
+            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
@@ -176,7 +176,7 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
 
 def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
     """Collective. Return what of the graph is on this rank."""
-    if world.size == 1 or settings.system.divide != "nodes":
+    if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
     return divided(graph, split.train_stop, settings.system, world)
 

@@ -9,6 +9,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.flare import FlareSettings
+from timeloom.plan.batch.hybrid_settings import HybridSettings
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.plan.tune.window import TuneSettings
@@ -170,6 +171,7 @@ class RunSettings:
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     world: WorldSettings = field(default_factory=WorldSettings)
     flare: FlareSettings = field(default_factory=FlareSettings)
@@ -188,6 +190,8 @@ class RunSettings:
                 f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
                 "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
             )
+        if self.system.divide == "batches":
+            _refuse_beside_batches(self)
 
 
 def _refuse_beside_trapezoids(settings: RunSettings) -> None:
@@ -214,4 +218,26 @@ def _refuse_beside_trapezoids(settings: RunSettings) -> None:
         raise BadConfig(
             f"flare.loss=blocks learns from parts of snapshots, of which task.name={settings.task.name} has no loss: "
             "use --set flare.loss=last"
+        )
+
+
+def _refuse_beside_batches(settings: RunSettings) -> None:
+    """Refuse what batches of a rank's own nodes cannot be."""
+    name = settings.system.name
+    if settings.task.name not in ("degree", "signal", "classes"):
+        raise BadConfig(
+            f"task.name={settings.task.name} with system.name={name}: a rank has the rows of its own nodes, and a pair "
+            "may end elsewhere; use --system vertex, or a task about nodes"
+        )
+    if settings.train.protocol == "live":
+        raise BadConfig(
+            f"train.protocol=live learns from one snapshot after the other, and system.name={name} from batches of "
+            "several: use --set train.protocol=fixed"
+        )
+    reuse = settings.reuse
+    if reuse.mode in ("delta", "versions") or reuse.approximate != "none" or settings.schedule.needs_times:
+        raise BadConfig(
+            f"reuse.mode={reuse.mode}, reuse.approximate={reuse.approximate} and schedule.scheduler="
+            f"{settings.schedule.scheduler} are about whole windows, but system.name={name} learns from batches: leave "
+            "them out, or use --system real"
         )

@@ -14,8 +14,10 @@ class SystemSettings:
     """How ranks share the work. A preset (`--system NAME`) fills this in; each decision can be changed alone."""
 
     name: str = "none"  # what the decisions below are called
-    divide: Literal["windows", "time", "nodes"] = "windows"
-    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
+    divide: Literal["windows", "time", "nodes", "batches"] = "windows"
+    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes: either all
+    ranks go over every window together (nodes), or each over batches of its own nodes, by itself; see [hybrid]
+    (batches)."""
     unit: Literal["window", "trapezoid"] = "window"
     """What is learnt from together: windows of [window], or windows of [flare], whose older snapshots shrink."""
     time: Literal["relay", "alltoall"] = "relay"
