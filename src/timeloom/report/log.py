@@ -17,6 +17,7 @@ from timeloom.errors import BadRun
 from timeloom.records import (
     PHASES,
     RECORDS,
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -114,6 +115,7 @@ class RunLog:
     saved: list[Saved] = field(default_factory=list)
     deviated: list[Deviated] = field(default_factory=list)
     tuned: list[Tuned] = field(default_factory=list)
+    averaged: list[Averaged] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     scheduled: list[Scheduled] = field(default_factory=list)
     facts: list[GraphFacts] = field(default_factory=list)
@@ -186,6 +188,7 @@ _ADD: dict[type[Record], Callable[[RunLog, Any], None]] = {
     Warned: lambda log, record: log.warned.append(record),
     Deviated: lambda log, record: log.deviated.append(record),
     Tuned: lambda log, record: log.tuned.append(record),
+    Averaged: lambda log, record: log.averaged.append(record),
     Saved: lambda log, record: log.saved.append(record),
     Traffic: _add_traffic,
     Scheduled: lambda log, record: log.scheduled.append(record),
