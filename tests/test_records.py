@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -61,6 +62,9 @@ EXAMPLES: list[Record] = [
     ),
     Predicted(split="test", what="log1p(in-degree)", truth=(1.0, 2.0), predicted=(1.5, 1.75)),
     Deviated(epoch=1, what="sym-lazy", deviation=5e-4),
+    Averaged(
+        epoch=1, step=3, snapshots=0.5, nodes=0.25, steps=(3, 2), loss=0.5, step_seconds=0.1, seconds=0.5,
+    ),  # fmt: skip
     Tuned(full=2, decayed=6, alpha=0.1, score=0.5, trials=((2, 0.1, 1.0, 0.5, 1.0, 0.0),)),
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
