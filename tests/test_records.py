@@ -64,7 +64,7 @@ EXAMPLES: list[Record] = [
     Deviated(epoch=1, what="sym-lazy", deviation=5e-4),
     Averaged(
         epoch=1, step=3, snapshots=0.5, nodes=0.25, steps=(3, 2), loss=0.5, step_seconds=0.1, seconds=0.5,
-    ),  # fmt: skip
+    ),
     Tuned(full=2, decayed=6, alpha=0.1, score=0.5, trials=((2, 0.1, 1.0, 0.5, 1.0, 0.0),)),
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
