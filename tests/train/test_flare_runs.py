@@ -23,6 +23,7 @@ from timeloom.config import dump, parse_sets
 from timeloom.dist import threads
 from timeloom.dist.collectives import World
 from timeloom.errors import BadConfig, TooLarge
+from timeloom.graph.synth import PowerLaw, synth
 from timeloom.plan.tune.window import TrialOutcome
 from timeloom.records import RunDirectory, Tuned, read, read_config
 from timeloom.train import checkpoint
@@ -271,3 +272,30 @@ def test_the_command_tunes_trains_and_refuses(tmp_path: Path, capfd: pytest.Capt
     assert "--system flare" in capfd.readouterr().err
     assert run(["systems"]) == 0
     assert "flare" in capfd.readouterr().out
+
+
+BUDGET_MIB = 1350
+PEAK = """
+import sys
+from pathlib import Path
+from timeloom.config import parse_sets
+from timeloom.train.runs import train
+sets = ["flare.decay=public", "flare.chunks=32", "train.epochs=1", "train.cache_bytes=0", "train.threads=1",
+        "model.hidden=64", "split.train=0.8", "split.val=0.1", f"flare.history={sys.argv[2]}"]
+train(sys.argv[1], Path(sys.argv[1]).with_name(sys.argv[2]), parse_sets(sets), model="gcn_gru", system="flare")
+# Not getrusage: its peak survives exec, so that it may be that of the process which runs the tests.
+print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_a_graph_whose_whole_windows_do_not_fit_is_trained_on_within_the_memory_stated(tmp_path: Path) -> None:
+    """All of a process: its libraries, the graph on disk, chunks by METIS, an epoch, validation and test."""
+    law = PowerLaw(num_nodes=50_000, num_edges=100_000, num_snapshots=11, turnover=0.2, first_share=1.0)
+    synth(law, tmp_path / "g")
+    peaks = {}
+    for kind in ("decayed", "full"):
+        command = [sys.executable, "-c", PEAK, str(tmp_path / "g"), kind]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+        peaks[kind] = int(done.stdout.split()[-1])
+    assert peaks["decayed"] < BUDGET_MIB < peaks["full"], peaks

@@ -17,14 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from timeloom.nn.model import Model, PerNode, Rows, remember
+from timeloom.kernels import blocked
+from timeloom.kernels.front import Sight as Sighted
+from timeloom.nn.model import Model, PerNode, RowModel, Rows, State, remember
 from timeloom.nn.stack import layers_of
 from timeloom.nn.watch import Opening, watch
 from timeloom.plan.schedule.overlap import Pause, PhaseKind, Task, Turns, run_turns
 from timeloom.plan.schedule.overlap_times import PhaseWork
 from timeloom.plan.types import Unit
+from timeloom.train.encode import Make, Maps, make_of
 from timeloom.train.flare.aliases import Aliases
 from timeloom.train.flare.epoch import Epoch, Sight
+from timeloom.train.flare.view import BlockView
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.session import Session, keyed_torch
 from timeloom.train.walk import Carry
@@ -40,6 +44,8 @@ class Layer:
 
     model: Model
     num_in: int
+    make: Make
+    """What is made of a snapshot before the memory comes in."""
     opening: Opening | None
     first_slot: int
     """Where its part of the state begins."""
@@ -59,7 +65,7 @@ def layers_from(session: Session) -> Layers:
     parts, share = layers_of(session.model)
     found, num_in, slot = list[Layer](), session.feed.num_features, 0
     for part in parts:
-        found.append(Layer(part, num_in, watch(part, num_in).opening, slot))
+        found.append(Layer(part, num_in, make_of(part), watch(part, num_in).opening, slot))
         num_in, slot = part.out_size, slot + len(part.memory())
     return Layers(session.model, tuple(found), share)
 
@@ -153,10 +159,10 @@ class Window:
                 exchange, begun = next(works), time.perf_counter()
                 await Pause()
             with self._drawing(place, 2 * depth + 1), self._computing(place, "encode", next(works), exchange, begun):
-                rows = layer.model.encode(sight.view, x_OF)
+                made = layer.make(sight.view, x_OF)
             await Pause()
             with self._computing(place, "recur", next(works)):
-                x_OF = self._recur(place, layer, rows, shows=depth == len(layers) - 1)
+                x_OF = self._recur(place, layer, made, shows=depth == len(layers) - 1)
 
     @contextmanager
     def _computing(
@@ -183,7 +189,7 @@ class Window:
         with keyed_torch(session.settings.train.seed, *key):
             yield
 
-    def _recur(self, place: int, layer: Layer, rows: Rows, *, shows: bool) -> Tensor:
+    def _recur(self, place: int, layer: Layer, made: tuple[Rows, Maps], *, shows: bool) -> Tensor:
         """Take a layer's memory over a snapshot; return its output."""
         view, model, slot = self._sights[place].view, layer.model, layer.first_slot
         before = tuple(
@@ -191,12 +197,29 @@ class Window:
             else self._shared(place, slot + number, part.start)
             for number, part in enumerate(model.memory())
         )  # fmt: skip
-        out_OH, after = remember(model, view, rows, before, hold=self._hold)
+        if isinstance(model, RowModel):
+            out_OH, after = self._by_cell(model, view, made, before)
+        else:
+            out_OH, after = remember(model, view, made[0], before, hold=self._hold)
         for number, part in enumerate(after):
             self._set(place, slot + number, part)
         if shows:
             self._show(place, out_OH)
         return self._alias(out_OH)
+
+    def _by_cell(
+        self, model: RowModel, view: BlockView, made: tuple[Rows, Maps], before: State
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """Take maps and cell over a snapshot in blocks of nodes, which keeps less than autograd would."""
+        walker, ((rows,), maps) = self._session.walker, made
+        alive_O = view.alive_N if self._hold and not view.all_alive else None
+        window = blocked.Window(
+            sights=(Sighted(rows, None, alive_O),), front=maps, cell=model.cell(), wanted=(0,), keep=None,
+            precision=walker.precision,
+        )  # fmt: skip
+        with torch.autocast(rows.device.type, enabled=False):
+            walked = blocked.walk_window(window, before, walker.pool)
+        return walked.outputs[0], walked.state
 
     def _shared(self, place: int, slot: int, start: Tensor) -> Tensor:
         """Return what belongs to no node: it starts anew in every window (SPEC D2.1)."""
