@@ -83,7 +83,7 @@ def test_processes_that_train_apart_meet_and_end_together(graph: Path, tmp_path:
     assert told.returncode == 0, told.stderr
     assert "ranks:" in told.stdout
     rounds = rounds_of(tmp_path / "run")
-    assert rounds and all(one[4] and one[5] for one in rounds)
+    assert all(sum(one[place] for one in rounds) > 0 for place in (4, 5))
     assert {one["rank"] for one in map(vars_of, read(tmp_path / "run")) if one["kind"] == "traffic"} == {0, 1}
 
 
@@ -105,7 +105,7 @@ def test_the_full_batch_on_two_processes_is_that_of_one(graph: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_processes_that_are_stopped_go_on_to_the_same_rounds(graph: Path, tmp_path: Path) -> None:
-    more = ["--system", "dynahb", "--workers", "2", "--quiet", "--set", "train.epochs=30", "--set", "train.patience=0",
+    more = ["--system", "dynahb", "--workers", "2", "--quiet", "--set", "train.epochs=12", "--set", "train.patience=0",
             "--set", "hybrid.sync=allreduce", "--set", "hybrid.builders=0", "--set", "hybrid.adjuster=random"]  # fmt: skip
     assert train(graph, tmp_path / "whole", *more).returncode == 0
     process = subprocess.Popen(command(graph, tmp_path / "run", *more), stderr=subprocess.PIPE, text=True)
