@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from timeloom.cli import run
+from timeloom.plan import machine
 from timeloom.plan.cost import KERNELS, from_json
-from timeloom.train import calibrate, costs
+from timeloom.train import calibrate
 from timeloom.train.costs import costs_file, read_costs
 
 
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and small cases."""
-    monkeypatch.setattr(costs, "cache_home", lambda: tmp_path)
+    monkeypatch.setattr(machine, "cache_home", lambda: tmp_path)
     monkeypatch.setattr(calibrate, "NODES", (50, 200))
     monkeypatch.setattr(calibrate, "WIDTHS", (4, 8))
     torch.set_num_threads(1)

@@ -133,18 +133,19 @@ def open_session(
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
+        at_hand=_at_hand(settings), reuse=settings.reuse,
         holding=_holding(settings, graph, split, world),
     )  # fmt: skip
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
-        model = make_model(feed.num_features, settings.model)
-        predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1:
-        refuse_model(settings)
+    with _DRAWING:
+        if world.size > 1 or settings.system.divide == "batches":
+            refuse_model(settings)
+        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+            model = make_model(feed.num_features, settings.model)
+            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
@@ -175,9 +176,18 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
 
 def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
     """Collective. Return what of the graph is on this rank."""
-    if world.size == 1 or settings.system.divide != "nodes":
+    if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
     return divided(graph, split.train_stop, settings.system, world)
+
+
+def _at_hand(settings: RunSettings) -> int:
+    """Return how many snapshots are kept whatever the size: those that a window goes over again and again.
+
+    Windows that shrink keep what they need of older snapshots themselves.
+    """
+    length = 1 if settings.system.unit == "trapezoid" else settings.window.length
+    return length + settings.task.ahead + 2
 
 
 def _cache_bytes(settings: RunSettings, world: World) -> int:

@@ -175,7 +175,7 @@ class Walker:
     @property
     def free_bytes(self) -> int:
         """The memory that is held for the next window."""
-        return self._pool.free_bytes
+        return self.pool.free_bytes
 
     def groups(self, units: Sequence[Unit], reads: Reads | None) -> Groups:
         """Return what several windows share; each is walked with it, then it goes back."""

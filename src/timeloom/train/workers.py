@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from timeloom.train.alltoall import AllToAllWorker
+from timeloom.train.flare.worker import FlareWorker
+from timeloom.train.hybrid.worker import HybridWorker
 from timeloom.train.part import PartWorker
 from timeloom.train.pipeline import PipelineWorker
 from timeloom.train.relay import RelayWorker
@@ -14,6 +16,10 @@ from timeloom.train.worker import Worker
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
     system = session.settings.system
+    if system.unit == "trapezoid":
+        return FlareWorker(session)
+    if system.divide == "batches":
+        return HybridWorker(session)
     if not session.feed.holding.holds_all:
         return PartWorker(session)
     if session.world.size > 1 and system.divide == "time":

@@ -21,7 +21,7 @@ def ranks_of(graph: TinyGraph, num_ranks: int, seed: int = 0) -> list[OwnNodes]:
 
 def originals(own: OwnNodes, found: EdgesIn, all_found: list[EdgesIn], ranks: list[OwnNodes]) -> list[int]:
     """Return the nodes of the graph by local number, the halo from what the other ranks say they send."""
-    nodes = own.nodes.tolist()
+    nodes: list[int] = own.nodes.tolist()
     for rank, theirs in enumerate(all_found):
         begin = sum(theirs.sent[: own.rank])
         sent = theirs.wanted_S[begin : begin + theirs.sent[own.rank]]

@@ -49,12 +49,14 @@ class ClassGoal(Goal):
 
     def _nodes(self, t: int, part: Part) -> tuple[Int64s, Int64s]:
         """Return the nodes of a part that count after snapshot t, and their classes."""
+        nodes, classes = np.flatnonzero(self._counts(t, part)), self._feed.label(t + self._task.ahead)
+        return nodes, classes[nodes].astype(np.int64)
+
+    def _counts(self, t: int, part: Part) -> NDArray[np.bool_]:
+        """Return [N] which nodes of a part count after snapshot t."""
         classes = self._feed.label(t + self._task.ahead)
         counts: NDArray[np.bool_] = (classes >= 0) & self._feed.alive(t)
-        if self._parts is not None:
-            counts = counts & self._parts[part]
-        nodes = np.flatnonzero(counts)
-        return nodes, classes[nodes].astype(np.int64)
+        return counts if self._parts is None else counts & self._parts[part]
 
     def _training_counts(self) -> Int64s:
         """Collective. Return how often each class occurs in training."""
@@ -75,12 +77,13 @@ class ClassGoal(Goal):
         weights_C = None
         if self._task.class_weights == "balanced":
             weights_C = balance(self._training_counts(), len(self.classes))
-        nodes_M, classes_M = self._nodes(seen.t, "train")
+        nodes_M, rows_M = seen.among(self._counts(seen.t, "train"))
         if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
-            nodes_M, classes_M = nodes_M[chosen], classes_M[chosen]
+            nodes_M, rows_M = nodes_M[chosen], rows_M[chosen]
         if not len(nodes_M):
             return None
-        logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
+        classes_M = self._feed.label(seen.t + self._task.ahead)[nodes_M].astype(np.int64)
+        logits_MC = head(seen.out_NH.index_select(0, as_tensor(rows_M, seen.out_NH)))
         logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
         return class_loss(logits_MC, classes_M, weights_C)
 

@@ -35,6 +35,16 @@ class Seen:
     """The model's rows. A node that is absent has the row it had last, one not yet born has 0 (SPEC D1.4)."""
     born_N: Tensor
     """bool: which nodes were there up to now."""
+    nodes: Int64s | None = None
+    """The nodes whose rows these are, by their places among those on this rank (None: all of them, in order)."""
+
+    def among(self, counts_N: NDArray[np.bool_]) -> tuple[Int64s, Int64s]:
+        """Return the nodes that count, of those whose rows are here, and the places of their rows."""
+        if self.nodes is None:
+            nodes = np.flatnonzero(counts_N)
+            return nodes, nodes
+        rows = np.flatnonzero(counts_N[self.nodes])
+        return self.nodes[rows], rows
 
 
 @dataclass(frozen=True, slots=True)

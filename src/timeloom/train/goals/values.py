@@ -63,15 +63,16 @@ class ValueGoal(Goal):
         """Return the error of active nodes that were born, in units of the target's deviation."""
         assert isinstance(head, NodeHead)
         target = self._feed.label(seen.t + self._task.ahead)
-        counts = self._active(seen.t) & seen.born_N.cpu().numpy() & ~np.isnan(target)
-        nodes_M = np.flatnonzero(counts)
+        nodes_M, rows_M = seen.among(self._active(seen.t) & ~np.isnan(target))
+        born_M = seen.born_N.cpu().numpy()[rows_M]
+        nodes_M, rows_M = nodes_M[born_M], rows_M[born_M]
         if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
-            nodes_M = nodes_M[chosen]
+            nodes_M, rows_M = nodes_M[chosen], rows_M[chosen]
         if not len(nodes_M):
             return None
         base, scale = self._base(seen.t)
         wanted_M = torch.from_numpy((target - base)[nodes_M] / scale).to(seen.out_NH)
-        told_M = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))[:, 0]
+        told_M = head(seen.out_NH.index_select(0, as_tensor(rows_M, seen.out_NH)))[:, 0]
         # Under bf16 the rows are rounded, the error is not.
         exact = torch.promote_types(told_M.dtype, torch.float32)
         error = mse_loss if self._task.loss == "mse" else l1_loss
