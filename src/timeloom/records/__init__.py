@@ -8,10 +8,12 @@ from timeloom.records.directory import (
     RECORDS,
     REPORT,
     RunDirectory,
+    is_in_use,
     is_run,
     read,
     read_config,
     refuse_in_the_way,
+    stream,
 )
 from timeloom.records.kinds import (
     PHASES,
@@ -30,6 +32,7 @@ from timeloom.records.kinds import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
 )  # fmt: skip
 from timeloom.records.wire import as_json, from_json
@@ -37,5 +40,6 @@ from timeloom.records.wire import as_json, from_json
 __all__ = [
     "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Averaged", "Deviated", "Ended", "EpochEnded", "Evaluated",
     "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
-    "Traffic", "Warned", "as_json", "from_json", "is_run", "read", "read_config", "refuse_in_the_way",
+    "Traffic", "Tuned", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config",
+    "refuse_in_the_way", "stream",
 ]  # fmt: skip

@@ -179,6 +179,20 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Which windows of [flare] trials have chosen, before a run began."""
+
+    kind: ClassVar[str] = "tuned"
+    full: int
+    decayed: int
+    alpha: float
+    score: float
+    """By how much the validation loss fell in a second."""
+    trials: tuple[tuple[int, float, float, float, float, float], ...]
+    """(full, alpha, loss before, loss after, seconds of training, bytes at the most or 0 where not known)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts:
     """What a run's graph is like; tuples have one entry for each snapshot."""
 
@@ -213,5 +227,5 @@ PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
 
 Record = (
     Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended | Deviated
-    | Spans | Traffic | Scheduled | Averaged | GraphFacts | Predicted
+    | Spans | Traffic | Scheduled | Averaged | Tuned | GraphFacts | Predicted
 )  # fmt: skip

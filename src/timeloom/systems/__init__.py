@@ -9,6 +9,7 @@ from timeloom.systems.blad import blad
 from timeloom.systems.dygnex import dygnex
 from timeloom.systems.dynahb import adt, bvr, dbos, dbov, dynahb, pyd
 from timeloom.systems.esdg import esdg
+from timeloom.systems.flare import flare
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
@@ -21,6 +22,7 @@ PRESETS: dict[str, Preset] = {
         esdg(),
         blad(),
         vertex(),
+        flare(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),

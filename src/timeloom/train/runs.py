@@ -23,6 +23,7 @@ from timeloom.systems import preset_of
 from timeloom.train import checkpoint
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
+from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
 from timeloom.train.hybrid.loop import train_apart
 from timeloom.train.inference import Result
 from timeloom.train.live import train_live
@@ -46,9 +47,11 @@ def ignore(record: Record) -> None:
 def train(
     graph: str | PathLike[str] | DynamicGraph, out: str | PathLike[str], settings: Mapping[str, Any] | None = None,
     *, model: str | None = None, task: str | None = None, system: str | None = None, overwrite: bool = False,
-    show: Show = ignore,
+    tune: bool = False, show: Show = ignore,
 ) -> Result:  # fmt: skip
     """Train a model on a graph, in a new run directory; ``settings`` are nested as in a configuration file.
+
+    With ``tune`` trials choose the windows of [flare] first.
 
     ``train("mails", "run", {"model": {"hidden": 64}, "train": {"epochs": 50}}, model="gcn_gru", task="links")``
 
@@ -57,7 +60,9 @@ def train(
     """
     opened, seat = graph if isinstance(graph, DynamicGraph) else open_graph(graph), here()
     chosen = settings_for(opened, settings or {}, model=model, task=task, system=system)
-    if seat is not None and seat.attempt and is_run(Path(out)) and read_config(Path(out)) == dump(chosen):
+    if tune:
+        refuse_tuning(chosen)
+    if seat is not None and seat.attempt and is_run(Path(out)) and _is_of(Path(out), chosen, tune=tune):
         return resume(out, graph=opened, show=show)
     if chosen.train.tensorboard:
         tensorboard()
@@ -65,9 +70,21 @@ def train(
         refuse_impossible(chosen, world.size)
         assert_same(world, "the configuration", dump(chosen).encode())
         session = open_session(chosen, opened, should_stop=should_stop, world=world)
+        before: list[Record] = []
+        if tune:
+            choice = tuned(session)
+            chosen = dataclasses.replace(chosen, flare=choice.flare)
+            session, before = dataclasses.replace(session, settings=chosen), [told_of(choice)]
         started = _started(session)
         with _first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
-            return _begin(Trainer(session, run), started, show, Path(out))
+            return _begin(Trainer(session, run), [*before, started], show, Path(out))
+
+
+def _is_of(run: Path, chosen: RunSettings, *, tune: bool) -> bool:
+    """Say whether a run that is there was begun with these settings (where it was tuned: by trials)."""
+    if not tune:
+        return read_config(run) == dump(chosen)
+    return dataclasses.replace(settings_of_run(run), flare=chosen.flare) == chosen
 
 
 def settings_for(
@@ -101,11 +118,11 @@ def _started(session: Session) -> Started:
     )  # fmt: skip
 
 
-def _begin(trainer: Trainer, started: Started, show: Show, path: Path) -> Result:
+def _begin(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
     """Tell that a run begins, and run it to its end."""
     if trainer.run is not None:
         graph = trainer.session.graph
-        first: list[Record] = [started]
+        first = list(started)
         if isinstance(graph, DynamicGraph):
             first.append(facts_of(graph, trainer.session.split))
         for record in first:
@@ -137,7 +154,7 @@ def resume(
             session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
-            return _begin(Trainer(session, directory), _started(session), show, path)
+            return _begin(Trainer(session, directory), [_started(session)], show, path)
         trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
         resumed = trainer.restore(saved)
         _extend(trainer)

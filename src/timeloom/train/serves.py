@@ -71,7 +71,7 @@ def _not_by_nodes(model: Model) -> str | None:
     num_in = _NUM_FEATURES
     for layer in layers:
         if not rows_are_of_nodes(layer, num_in):
-            return f"what it makes of a snapshot has rows that belong to no node, and cannot be dealt out by nodes: {RELAY}"
+            return f"what it makes of a snapshot has rows that belong to no node: {RELAY}"
         num_in = layer.out_size
     return None
 

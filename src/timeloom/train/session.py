@@ -133,7 +133,7 @@ def open_session(
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     feed = Feed(
         graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
+        at_hand=_at_hand(settings), reuse=settings.reuse,
         holding=_holding(settings, graph, split, world),
     )  # fmt: skip
     if scales is None:
@@ -179,6 +179,15 @@ def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World
     if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
     return divided(graph, split.train_stop, settings.system, world)
+
+
+def _at_hand(settings: RunSettings) -> int:
+    """Return how many snapshots are kept whatever the size: those that a window goes over again and again.
+
+    Windows that shrink keep what they need of older snapshots themselves.
+    """
+    length = 1 if settings.system.unit == "trapezoid" else settings.window.length
+    return length + settings.task.ahead + 2
 
 
 def _cache_bytes(settings: RunSettings, world: World) -> int:

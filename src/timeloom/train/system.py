@@ -18,6 +18,8 @@ class SystemSettings:
     """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes: either all
     ranks go over every window together (nodes), or each over batches of its own nodes, by itself; see [hybrid]
     (batches)."""
+    unit: Literal["window", "trapezoid"] = "window"
+    """What is learnt from together: windows of [window], or windows of [flare], whose older snapshots shrink."""
     time: Literal["relay", "alltoall"] = "relay"
     """Where ranks divide the snapshots: states go from rank to rank (relay), or rows are dealt out anew so that each
     rank remembers for its own nodes (alltoall)."""
@@ -41,9 +43,20 @@ class SystemSettings:
             raise BadConfig(
                 "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
             )
+        if self.recompute and self.divide == "nodes":
+            raise BadConfig(
+                "system.recompute=true with system.divide=nodes would exchange all halos twice: leave it out, or use "
+                "more ranks, each of which then holds fewer rows"
+            )
         if self.pipeline and self.divide != "windows":
             raise BadConfig(
                 f"system.pipeline=true takes whole windows, but system.divide={self.divide}: leave one of them out"
+            )
+        if self.unit == "trapezoid" and (self.divide != "nodes" or self.recompute or self.pipeline):
+            raise BadConfig(
+                f"system.unit=trapezoid with system.divide={self.divide}, system.recompute={self.recompute} and "
+                f"system.pipeline={self.pipeline}: ranks divide the nodes of such windows, and what older snapshots "
+                "take is saved by computing less of them; use --system flare and leave the others out"
             )
 
 

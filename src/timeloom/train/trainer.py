@@ -117,7 +117,7 @@ class Trainer:
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.step()
-        if units and units[-1].keep >= 0:
+        if units and (units[-1].keep >= 0 or units[-1].kept_from):
             self.carry = learnt.kept
         nodes, edges = self._sizes(step)
         told = agreed.loss if agreed.learnt else math.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from timeloom.train.alltoall import AllToAllWorker
+from timeloom.train.flare.worker import FlareWorker
 from timeloom.train.hybrid.worker import HybridWorker
 from timeloom.train.part import PartWorker
 from timeloom.train.pipeline import PipelineWorker
@@ -15,6 +16,8 @@ from timeloom.train.worker import Worker
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
     system = session.settings.system
+    if system.unit == "trapezoid":
+        return FlareWorker(session)
     if system.divide == "batches":
         return HybridWorker(session)
     if not session.feed.holding.holds_all:
