@@ -122,6 +122,10 @@ class Fake:
         scores = {"mse": loss * 1.1, "mae": loss * 1.5}
         if epoch == 0:
             trials = ((2, 0.25, 0.9, 0.8, 0.5, 1e6), (1, 0.5, 0.9, 0.85, 0.25, 0.0))
+            told.append(Averaged(
+                epoch=0, step=1, snapshots=0.2, nodes=0.05, steps=(4,) * self.ranks, loss=loss, step_seconds=0.1,
+                seconds=0.4,
+            ))  # fmt: skip
             told.append(Tuned(full=2, decayed=6, alpha=0.25, score=0.2, trials=trials))
         told.append(Averaged(
             epoch=epoch, step=epoch * self.steps + 1, snapshots=0.5, nodes=0.25, steps=(3,) * self.ranks, loss=loss,

@@ -157,20 +157,6 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """Which windows of [flare] trials have chosen, before a run began."""
-
-    kind: ClassVar[str] = "tuned"
-    full: int
-    decayed: int
-    alpha: float
-    score: float
-    """By how much the validation loss fell in a second."""
-    trials: tuple[tuple[int, float, float, float, float, float], ...]
-    """(full, alpha, loss before, loss after, seconds of training, bytes at the most or 0 where not known)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Averaged:
     """Ranks that train each for itself agreed at the end of a round; the sizes of its batches are shares."""
 
@@ -190,6 +176,20 @@ class Averaged:
     """What a step of the median rank took."""
     seconds: float
     """How long the round was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Which windows of [flare] trials have chosen, before a run began."""
+
+    kind: ClassVar[str] = "tuned"
+    full: int
+    decayed: int
+    alpha: float
+    score: float
+    """By how much the validation loss fell in a second."""
+    trials: tuple[tuple[int, float, float, float, float, float], ...]
+    """(full, alpha, loss before, loss after, seconds of training, bytes at the most or 0 where not known)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,5 +227,5 @@ PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
 
 Record = (
     Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended | Deviated
-    | Spans | Traffic | Scheduled | Tuned | Averaged | GraphFacts | Predicted
+    | Spans | Traffic | Scheduled | Averaged | Tuned | GraphFacts | Predicted
 )  # fmt: skip

@@ -51,7 +51,8 @@ def bvr() -> Preset:
     """Return DBoV with batches that are built beside training, kept, and used again."""
     # No batch of all nodes stands in: it would be all of the training part.
     kept = {"reservoir": True, "builders": 1, "snapshot_batch_mib": 0.0}
-    return _fixed("bvr", _ALL, _SOME_NODES, "some of its nodes over all snapshots, in batches that are kept and used again (BVR)", kept)
+    about = "some of its nodes over all snapshots, in batches that are kept and used again (BVR)"
+    return _fixed("bvr", _ALL, _SOME_NODES, about, kept)
 
 
 def adt() -> Preset:

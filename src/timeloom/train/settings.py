@@ -192,6 +192,11 @@ class RunSettings:
             )
         if self.system.divide == "batches":
             _refuse_beside_batches(self)
+        elif self.hybrid != HybridSettings():
+            raise BadConfig(
+                f"[hybrid] was set, but system.divide={self.system.divide} learns from whole windows: use --system "
+                "dynahb, or leave it out"
+            )
 
 
 def _refuse_beside_trapezoids(settings: RunSettings) -> None:
@@ -223,7 +228,7 @@ def _refuse_beside_trapezoids(settings: RunSettings) -> None:
 
 def _refuse_beside_batches(settings: RunSettings) -> None:
     """Refuse what batches of a rank's own nodes cannot be."""
-    name = settings.system.name
+    name, reuse = settings.system.name, settings.reuse
     if settings.task.name not in ("degree", "signal", "classes"):
         raise BadConfig(
             f"task.name={settings.task.name} with system.name={name}: a rank has the rows of its own nodes, and a pair "
@@ -234,10 +239,14 @@ def _refuse_beside_batches(settings: RunSettings) -> None:
             f"train.protocol=live learns from one snapshot after the other, and system.name={name} from batches of "
             "several: use --set train.protocol=fixed"
         )
-    reuse = settings.reuse
     if reuse.mode in ("delta", "versions") or reuse.approximate != "none" or settings.schedule.needs_times:
         raise BadConfig(
             f"reuse.mode={reuse.mode}, reuse.approximate={reuse.approximate} and schedule.scheduler="
             f"{settings.schedule.scheduler} are about whole windows, but system.name={name} learns from batches: leave "
             "them out, or use --system real"
+        )
+    if settings.system.recompute:
+        raise BadConfig(
+            f"system.recompute=true is about whole windows, but system.name={name} learns from batches: leave it out, "
+            "or give smaller hybrid.snapshot_shares"
         )

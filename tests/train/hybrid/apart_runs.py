@@ -60,9 +60,7 @@ class Told:
         return [record for record in self.records if isinstance(record, Averaged)]
 
 
-def train_as_one(
-    settings: RunSettings, graph: GraphLike, world: World | None, clock: Clock
-) -> Told:
+def train_as_one(settings: RunSettings, graph: GraphLike, world: World | None, clock: Clock) -> Told:
     """Train to the end as one rank."""
     session = open_session(settings, graph, world=world)
     records = list(train_apart(Trainer(session, None), clock))

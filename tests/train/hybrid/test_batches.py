@@ -61,7 +61,8 @@ def of_rank(settings: RunSettings, graph: TinyGraph, world: World) -> list[Batch
     """Learn from a few batches, and from one of all nodes."""
     session = open_session(settings, graph, world=world)
     worker, walker = HybridWorker(session), cutout_walker(session)
-    assert worker.batches is not None and worker._cache is not None
+    assert worker.batches is not None
+    assert worker._cache is not None
     maker, found = worker.batches._maker, list[Batched]()
     rng = np.random.default_rng(0)
     for batch in [*(maker.hybrid(number % 4, number) for number in range(BATCHES)), maker.snapshots(3, rng)]:
@@ -197,7 +198,8 @@ def test_a_layer_above_reads_fewer_rows_than_the_one_below(graph: TinyGraph) -> 
     session = open_session(settings, graph)
     held = hold(session, np.array([2, 5]), 0, 6)
     sizes = [level.num_nodes for level in held.levels]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[-1] > 2
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[-1] > 2
     assert rows_given(held.levels) == (*sizes[1:], 2)
     assert [level.num_edges for level in held.levels] == sorted(
         (level.num_edges for level in held.levels), reverse=True
