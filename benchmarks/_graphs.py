@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -110,5 +112,6 @@ def real(name: str, num_features: int) -> DynamicGraph | None:
     if not path.exists():
         told = arguments.format(shared=SHARED).split()
         told = ["ingest", *told, "--features", f"random:{num_features}", "--out", str(path), "--quiet"]
-        assert command(told) == 0, f"{name} could not be ingested"
+        with contextlib.redirect_stdout(sys.stderr):
+            assert command(told) == 0, f"{name} could not be ingested"
     return open_graph(path)

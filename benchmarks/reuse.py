@@ -3,10 +3,10 @@
 Windows of 8 snapshots go forward and back through a model's first layer and its recurrence, by a full pass over every
 snapshot, by what changed (`delta`), by a table of versions of rows, and with sums of input rows kept from epoch to
 epoch (`cache`); and as the engine chooses for itself, with the cache and without. All take turns in one process of one
-thread, the cache warm. The graphs are made up with change rates from 0.5 % to 50 %, and real ones with 64 random
+thread, the cache warm. The graphs are made up with change rates from 0.5 % to 50 %, and real ones with 32 random
 features that stay. Operations are counted: two for a number of an edge or a row that is added up, and the products.
 
-    .venv/bin/python benchmarks/reuse.py [--rounds 5] [--only 1,10,as733] [--models gcn_gru,gat_lstm] [--threads 1]
+    .venv/bin/python benchmarks/reuse.py [--rounds 3] [--only 1,10,as733] [--models gcn_gru,gat_lstm] [--threads 1]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from timeloom.train.session import Session, open_session
 from timeloom.train.settings import InputSettings, ReuseSettings, RunSettings, TrainSettings
 from timeloom.train.whole import WholeWorker
 
-LENGTH, FEATURES, HIDDEN = 8, 64, 64
+LENGTH, FEATURES, HIDDEN = 8, 32, 32
 RATES = ("0.5", "1", "2", "5", "10", "20", "50")
 DRAW = Draw(seed=0, epoch=0)
 
@@ -127,7 +127,7 @@ def _miss(took: list[dict[Way, float]], chosen: Way, others: tuple[Way, ...]) ->
 def main() -> None:
     """Print a row for each graph and model."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join((*RATES, *INGESTED)))
     parser.add_argument("--models", default="gcn_gru:sym,gcn_gru:mean,gat_lstm:sym")
     parser.add_argument("--threads", type=int, default=1)
