@@ -81,9 +81,8 @@ def main() -> None:
     if asked.ranks > 1:
         print_overlap(asked)
         return
-    print(
-        "| graph | way | CPU s an epoch | of full | windows, MiB | of full | in all, MiB | of full | test mse | persistence |"
-    )
+    told = " | ".join(f"{column} | of full" for column in ("CPU s an epoch", "windows, MiB", "in all, MiB"))
+    print(f"| graph | way | {told} | test mse | persistence |")
     print("|---|---|---|---|---|---|---|---|---|---|")
     for name in [asked.only] if asked.only else GRAPHS:
         with tempfile.TemporaryDirectory() as scratch:
