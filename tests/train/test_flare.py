@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from tests.graph.tiny import TinyGraph, tiny
-from tests.train.divided_runs import assert_same, learn, learn_divided, owned_by, parameters_of, take_steps
+from tests.train.divided_runs import assert_same, learn_divided, owned_by
 from tests.train.flare_runs import (
     assert_same_gradients,
     by_definition,
