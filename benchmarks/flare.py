@@ -1,13 +1,14 @@
 """What FlareDTDG saves and what it costs: memory, time and accuracy beside Full-History, Recent-Only and ESDG.
 
 Graphs are cut as PEERS 2.2 cuts those of FlareDTDG (100 windows, an edge lives 31; the first 30, which are not whole,
-are left out), the first 40 % train, the next tenth chooses, the rest tests; the task is the next in-degree. Every row is
-a process of its own with one thread and one rank. Memory is the most that was resident in all epochs but the first,
-above what there was before training (kernels are compiled by then; 128 MiB may be used for caches); METIS, once a run,
-is not in it. Time is the CPU time of an epoch, the median of all but the first, because machines that are shared
-stretch the clock. Rounds are interleaved.
+are left out), the first 40 % train, the next tenth chooses, the rest tests; the task is the next in-degree. Every row
+is a process of its own with one thread and one rank. Memory of windows is the most that was resident in all epochs but
+the first, above what was resident between windows when the first was over: caches (128 MiB in all ways) are filled by
+then. Memory in all is that of the process, libraries and caches included. Time is the CPU time of an epoch, the median
+of all but the first, because machines that are shared stretch the clock. Rounds are interleaved. With --ranks, what
+taking turns gives on so many ranks, by the clock.
 
-    .venv/bin/python benchmarks/flare.py [--rounds 1] [--epochs 4] [--only sx-mathoverflow] [--model mpnn_lstm]
+    .venv/bin/python benchmarks/flare.py [--rounds 1] [--epochs 3] [--only rust] [--all] [--ranks 2]
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ GRAPHS = {
     "rust": ("local:rust", "large"),
     "retrosheet-2000": ("local:retrosheet-2000", "large"),
 }
+FEW = ("full-history", "flare, decay of the public code", "recent-only")
+"""What is compared on all graphs; all ways are on the first."""
 LIFE, CUTS = 31, 100
 ESDG = ("window.length=8", "window.stride=1", "window.targets=last", "window.state=zero", "window.shuffle=false")
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -54,7 +57,8 @@ class Told:
     """What one process came to."""
 
     cpu_s: float
-    peak_mib: float
+    windows_mib: float
+    all_mib: float
     mse: float
     persistence: float
     steps: int
@@ -64,22 +68,27 @@ def main() -> None:
     """Run all ways on all graphs and print rows of Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--only", default="")
-    parser.add_argument("--ways", default="", help="comma separated; all by default")
+    parser.add_argument("--all", action="store_true", help="all ways on all graphs")
     parser.add_argument("--model", default="mpnn_lstm")
+    parser.add_argument("--ranks", type=int, default=1, help="compare taking turns with one after the other")
     parser.add_argument("--one", nargs=4, metavar=("GRAPH", "WAY", "MODEL", "EPOCHS"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(measured(Path(asked.one[0]), asked.one[1], asked.one[2], int(asked.one[3]))))
         return
-    print("| graph | way | CPU s an epoch | of full | memory, MiB | of full | test mse | persistence |")
-    print("|---|---|---|---|---|---|---|---|")
-    ways = asked.ways.split(",") if asked.ways else list(WAYS)
+    if asked.ranks > 1:
+        print_overlap(asked)
+        return
+    told = " | ".join(f"{column} | of full" for column in ("CPU s an epoch", "windows, MiB", "in all, MiB"))
+    print(f"| graph | way | {told} | test mse | persistence |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in [asked.only] if asked.only else GRAPHS:
         with tempfile.TemporaryDirectory() as scratch:
             graph = prepared(name, Path(scratch) / "g")
-            print_rows(name, told_of(graph, ways, asked))
+            ways = WAYS if asked.all or name == "sx-mathoverflow" else FEW
+            print_rows(name, told_of(graph, list(ways), asked))
 
 
 def told_of(graph: Path, ways: list[str], asked: argparse.Namespace) -> dict[str, list[Told]]:
@@ -99,12 +108,48 @@ def print_rows(name: str, found: dict[str, list[Told]]) -> None:
     full = found.get("full-history", [])
     for way, rounds in found.items():
         cells = [name, way]
-        for what in ("cpu_s", "peak_mib"):
+        for what in ("cpu_s", "windows_mib", "all_mib"):
             values = [getattr(one, what) for one in rounds]
             ratios = [value / getattr(one, what) for value, one in zip(values, full, strict=False)]
             cells += [spread(values), spread(ratios) if ratios else ""]
         cells += [f"{statistics.median(one.mse for one in rounds):.4f}", f"{rounds[0].persistence:.4f}"]
         print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def print_overlap(asked: argparse.Namespace) -> None:
+    """Print what taking turns gives on so many ranks of this machine: seconds of an epoch, and of them waiting."""
+    print("| graph | ranks | turns | s an epoch | waited for the halo, s a rank |")
+    print("|---|---|---|---|---|")
+    sets = [*COMMON, "flare.decay=public", "flare.chunks=64", f"train.epochs={asked.epochs}"]
+    for name in [asked.only] if asked.only else GRAPHS:
+        with tempfile.TemporaryDirectory() as scratch:
+            graph = prepared(name, Path(scratch) / "g")
+            found: dict[str, list[tuple[float, float]]] = {"true": [], "false": []}
+            for number in range(asked.rounds):
+                for overlap, told in found.items():
+                    out = Path(scratch) / f"{overlap}{number}"
+                    told.append(ranked(graph, out, [*sets, f"flare.overlap={overlap}"], asked))
+            for overlap, told in found.items():
+                seconds, waited = ([one[place] for one in told] for place in (0, 1))
+                turns = "overlap" if overlap == "true" else "one after the other"
+                print(f"| {name} | {asked.ranks} | {turns} | {spread(seconds)} | {spread(waited)} |", flush=True)
+
+
+def ranked(graph: Path, out: Path, sets: list[str], asked: argparse.Namespace) -> tuple[float, float]:
+    """Train as so many ranks; return the median seconds of an epoch but the first, and what ranks waited in it."""
+    from timeloom.records import EpochEnded, Traffic, read
+
+    flags = [part for one in sets for part in ("--set", one)]
+    command = [
+        sys.executable, "-m", "timeloom", "train", str(graph), "--system", "flare", "--workers", str(asked.ranks),
+        "--model", asked.model, "--out", str(out), "--quiet", "--set", "model.layers=2", *flags,
+    ]  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    records = list(read(out))
+    seconds = [one.seconds for one in records if isinstance(one, EpochEnded) and one.epoch]
+    waited = [one.waited_s.get("halo", 0.0) for one in records if isinstance(one, Traffic) and one.epoch]
+    return statistics.median(seconds), statistics.median(waited)
 
 
 def spread(values: list[float]) -> str:
@@ -184,8 +229,6 @@ def measured(path: Path, way: str, model: str, epochs: int) -> dict[str, float]:
     session = open_session(settings, WholeOnes(open_graph(path), LIFE - 1))
     warm_up(system, model)
     trainer, seconds = Trainer(session, None), list[float]()
-    forget_peak()
-    before = resident("VmRSS")
     for epoch in range(epochs):
         began = time.process_time()
         plan = plan_epoch(settings, session.split.train_stop, epoch=epoch, ranks=1)
@@ -200,13 +243,14 @@ def measured(path: Path, way: str, model: str, epochs: int) -> dict[str, float]:
         seconds.append(time.process_time() - began)
         if not epoch:
             forget_peak()
-    peak = resident("VmHWM") - before
+            between = resident("VmRSS")
+    peak = resident("VmHWM")
     persistence = evaluate_baselines(session, "test")["persistence"]["mse"]
     mse = evaluate(trainer.worker, "test")["mse"]
     trainer.close()
     return {
-        "cpu_s": statistics.median(seconds[1:] or seconds), "peak_mib": peak, "mse": mse, "persistence": persistence,
-        "steps": steps,
+        "cpu_s": statistics.median(seconds[1:] or seconds), "windows_mib": peak - between, "all_mib": peak,
+        "mse": mse, "persistence": persistence, "steps": steps,
     }  # fmt: skip
 
 
