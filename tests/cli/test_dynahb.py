@@ -105,7 +105,13 @@ def test_the_full_batch_on_two_processes_is_that_of_one(graph: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_processes_that_are_stopped_go_on_to_the_same_rounds(graph: Path, tmp_path: Path) -> None:
-    sets = ("train.epochs=12", "train.patience=0", "hybrid.sync=allreduce", "hybrid.builders=0", "hybrid.adjuster=random")
+    sets = (
+        "train.epochs=12",
+        "train.patience=0",
+        "hybrid.sync=allreduce",
+        "hybrid.builders=0",
+        "hybrid.adjuster=random",
+    )
     more = ["--system", "dynahb", "--workers", "2", "--quiet", *(part for one in sets for part in ("--set", one))]
     assert train(graph, tmp_path / "whole", *more).returncode == 0
     process = subprocess.Popen(command(graph, tmp_path / "run", *more), stderr=subprocess.PIPE, text=True)

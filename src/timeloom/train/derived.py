@@ -53,7 +53,8 @@ def _updates(session: Session) -> int:
     settings, stop = session.settings, session.split.train_stop
     if settings.system.divide != "batches":
         return updates_of(settings, stop, ranks=session.world.size)
-    return max(1, round(1 / (settings.hybrid.start_snapshots * settings.hybrid.start_nodes)))
+    hybrid = settings.hybrid
+    return max(1, round(hybrid.epoch_share / (hybrid.start_snapshots * hybrid.start_nodes)))
 
 
 def derived_of(session: Session) -> dict[str, str | int | float | bool]:

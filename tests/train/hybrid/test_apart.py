@@ -264,10 +264,13 @@ def test_the_first_rank_alone_learns_what_size_is_best_and_hears_training_losses
     assert [seen.seconds for seen in observed] == [one.step_seconds for one in found[0].rounds]
 
 
-def test_an_epoch_is_as_many_targets_as_the_training_part_has(graph: TinyGraph) -> None:
-    settings = settings_of(SHORT)
+@pytest.mark.parametrize("share", [1.0, 0.3, 2.0])
+def test_an_epoch_is_as_many_targets_as_the_training_part_has_or_a_share_of_them(
+    graph: TinyGraph, share: float
+) -> None:
+    settings = settings_of(SHORT, {"hybrid": {"epoch_share": share}})
     found = train_as(settings, graph, [FAST, SLOW])[0]
-    whole = NODES * open_session(settings, graph).split.train_stop
+    whole = share * NODES * open_session(settings, graph).split.train_stop
     epoch_ends = [record for record in found.records if isinstance(record, EpochEnded)]
     assert len(epoch_ends) == 4
     for record in epoch_ends:

@@ -59,6 +59,9 @@ class HybridSettings:
     """The time between averages (0: `round_steps` times what a step takes)."""
     round_steps: int = 10
     """How many steps the median rank makes between averages (the authors' program: 5 or 10)."""
+    epoch_share: float = 1.0
+    """An epoch, after which validation comes, is over when all ranks together went over so many times the targets that
+    training has. Batches that have them all are an epoch each, whatever is asked for."""
     weigh_by_steps: bool = False
     """A rank counts by the steps it made; else all that made any count the same."""
 
@@ -74,6 +77,8 @@ class HybridSettings:
             # Also refuses what is no number.
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise BadConfig(f"hybrid.{name}={getattr(self, name):g} was asked for, but it must be 0 or more")
+        if not 0.0 < self.epoch_share < float("inf"):
+            raise BadConfig(f"hybrid.epoch_share={self.epoch_share:g} is no share: give more than 0, such as 1")
         if self.builders > 64:
             raise BadConfig(f"hybrid.builders={self.builders} threads were asked for: give 64 or less, such as 1")
 

@@ -50,7 +50,7 @@ class Apart:
             self._settings.make_adjuster(worker.sizes, seed=session.settings.train.seed) if chooses else None
         )  # fmt: skip
         self._parameters = list(session.predictor.parameters())
-        self._pass_cells = session.graph.num_nodes * session.split.train_stop
+        self._epoch_cells = self._settings.epoch_share * session.graph.num_nodes * session.split.train_stop
         self._sent: _Sent | None = None
         self._norm, self._noted = 0.0, (-1, 0)
         self.stopping = False
@@ -58,8 +58,8 @@ class Apart:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether all ranks together went over as many targets as the training part has."""
-        return self._trainer.progress.nodes >= self._pass_cells
+        """Whether all ranks together went over as many targets as an epoch has."""
+        return self._trainer.progress.nodes >= self._epoch_cells
 
     def round(self) -> Iterator[Stepped | Averaged]:
         """Collective. Train until the round is due, then agree; yield what came of it.

@@ -19,7 +19,7 @@ def train_apart(trainer: Trainer, clock: Clock = time.monotonic) -> Iterator[Rec
     """Train to the end, and yield a record of everything that happens; ``clock`` says when a round is due.
 
     An epoch is over after the first round at whose end all ranks together went over as many targets as the snapshots
-    of training have.
+    of training have, or the share of them that was asked for.
     """
     worker, progress = trainer.worker, trainer.progress
     assert isinstance(worker, HybridWorker), "ranks that train apart have caches"
