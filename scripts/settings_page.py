@@ -20,7 +20,8 @@ SOURCES = (
     ("train", "train/settings.py", "TrainSettings"),
     ("reuse", "train/settings.py", "ReuseSettings"), ("live", "train/settings.py", "LiveSettings"),
     ("system", "train/system.py", "SystemSettings"),
-    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("world", "train/system.py", "WorldSettings"),
+    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("distdy", "plan/batch/sample.py", "DistdySettings"),
+    ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
 

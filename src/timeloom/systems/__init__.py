@@ -6,6 +6,7 @@ import difflib
 
 from timeloom.errors import BadConfig
 from timeloom.systems.blad import blad
+from timeloom.systems.distdy import distdy
 from timeloom.systems.dygnex import dygnex
 from timeloom.systems.esdg import esdg
 from timeloom.systems.preset import Preset
@@ -20,6 +21,7 @@ PRESETS: dict[str, Preset] = {
         esdg(),
         blad(),
         vertex(),
+        distdy(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),

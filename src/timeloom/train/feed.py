@@ -67,7 +67,9 @@ class Feed:
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
         lags = reuse.approximate in ("sym-lazy", "sym-static-src")
-        self._drifting = Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
+        self._drifting = (
+            Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
+        )
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
@@ -181,13 +183,14 @@ class Feed:
 
     def _make_rows(self, t: int) -> Tensor:
         # In torch's own memory: what a product of it comes to, to the last bit, depends on where it begins.
-        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
+        made = torch.from_numpy(self.scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
         if self.unchanging:
             self._fixed = made
             return made
         return self._rows.offer(t, made, made.numel() * made.element_size())
 
-    def _scaled(self, raw: Float32s) -> NDArray[Any]:
+    def scaled(self, raw: Float32s) -> NDArray[Any]:
+        """Return raw rows as a model is shown them."""
         if self.scales is None:
             return np.nan_to_num(raw)
         # A number that is not known becomes the mean.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from timeloom.plan.batch.scheduled import scheduled
 from timeloom.plan.batch.windows import in_epochs, steps_of, together, training_windows
 from timeloom.plan.schedule.schedule import Schedule
-from timeloom.plan.types import Plan
+from timeloom.plan.types import Plan, Unit
 from timeloom.train.settings import RunSettings
 
 
@@ -16,7 +18,7 @@ def plan_epoch(
     window = settings.window
     shuffle = window.shuffle and window.state == "zero"
     apart = settings.system.divide == "windows"
-    units = training_windows(window, train_stop)
+    units = in_batches(training_windows(window, train_stop), settings)
     if schedule is not None:
         return scheduled(units, schedule, seed=settings.train.seed, epoch=epoch, shuffle=shuffle)
     plan = in_epochs(
@@ -28,4 +30,15 @@ def plan_epoch(
 
 def updates_of(settings: RunSettings, train_stop: int, *, ranks: int) -> int:
     """Return how many updates an epoch has."""
-    return steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
+    updates = steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
+    return updates * batches_of(settings)
+
+
+def batches_of(settings: RunSettings) -> int:
+    """Return into how many batches the targets of a window are dealt out."""
+    return settings.distdy.updates if settings.system.divide == "targets" else 1
+
+
+def in_batches(units: list[Unit], settings: RunSettings) -> list[Unit]:
+    """Return windows, each as often as its targets have batches."""
+    return [replace(unit, batch=batch) for unit in units for batch in range(batches_of(settings))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from timeloom.errors import BadConfig
-from timeloom.nn.model import Model, Shared
+from timeloom.nn.model import LayeredModel, Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.settings import ModelSettings
 from timeloom.nn.stack import layers_of
@@ -25,6 +25,8 @@ def refusal(model: Model, system: SystemSettings) -> str | None:
             "it keeps statistics of all snapshots that it has seen (batch normalisation), which would differ from rank "
             "to rank: use --set model.batch_norm=false, or one worker"
         )
+    if system.divide == "targets":
+        return _not_sampled(model)
     if system.divide == "time" and system.time == "alltoall":
         return _not_by_nodes(model)
     return _not_in_parts(model) if system.divide == "nodes" else None
@@ -39,6 +41,19 @@ def _not_in_parts(model: Model) -> str | None:
         width = layer.out_size
     if model.sees_all and not model.asks_view:
         return f"it takes all nodes of a snapshot together, and a rank has the rows of its own nodes only: {WHOLE}"
+    return None
+
+
+def _not_sampled(model: Model) -> str | None:
+    """Return why a model cannot be computed for some targets and sampled neighbours (None: it can)."""
+    if not isinstance(model, LayeredModel):
+        return (
+            "neighbours are sampled for layers of means over them, and its encoding is not made of such layers "
+            "(a LayeredModel is): use sage_linear or sage_attention, or --system vertex or psg"
+        )
+    shared = [slot.name for slot in model.memory() if isinstance(slot, Shared)]
+    if shared or model.mixes_states or model.sees_all:
+        return f"what it remembers must be of single nodes, whose embeddings meet on one rank: {WHOLE}"
     return None
 
 
@@ -61,8 +76,9 @@ def _not_by_nodes(model: Model) -> str | None:
 def refuse_model(settings: RunSettings) -> None:
     """Refuse a model that the system of a run cannot serve on several ranks."""
     why = refusal_of(settings.model, settings.system)
+    ranks = "" if settings.system.divide == "targets" else "on several ranks "
     if why is not None:
-        raise BadConfig(f"model {settings.model.name} on several ranks with system.name={settings.system.name}: {why}")
+        raise BadConfig(f"model {settings.model.name} {ranks}with system.name={settings.system.name}: {why}")
 
 
 def refusal_of(model: ModelSettings, system: SystemSettings) -> str | None:

@@ -143,7 +143,7 @@ def open_session(
     with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
         model = make_model(feed.num_features, settings.model)
         predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1:
+    if world.size > 1 or settings.system.divide == "targets":
         refuse_model(settings)
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
@@ -183,6 +183,9 @@ def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World
 def _cache_bytes(settings: RunSettings, world: World) -> int:
     """Return the room for what is kept; ranks of one machine share what is free of its memory."""
     asked = settings.train.cache_bytes
+    if asked is None and settings.system.divide == "targets":
+        # Stores hold what is needed; whole snapshots are read and let go.
+        return 0
     return int(psutil.virtual_memory().available) // (4 * world.local_size) if asked is None else asked
 
 
@@ -198,12 +201,13 @@ def keyed_torch(*key: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
+def unit_randomness(session: Session, draw: Draw, unit: Unit, *more: int) -> Iterator[None]:
     """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank.
 
-    Ranks that go over the same window, each its own nodes' rows, draw apart.
+    Ranks that go over the same window, each its own nodes' rows, draw apart; ``more`` is what else they go by.
     """
     apart = () if session.feed.holding.holds_all else (session.world.rank,)
+    apart = (*more, *apart, *([unit.batch] if unit.batch else []))
     with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last, *apart):
         yield
 

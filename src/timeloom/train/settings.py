@@ -8,6 +8,7 @@ from typing import Literal
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
+from timeloom.plan.batch.sample import DistdySettings
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.train.system import SystemSettings, WorldSettings
@@ -169,11 +170,33 @@ class RunSettings:
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    distdy: DistdySettings = field(default_factory=DistdySettings)
     world: WorldSettings = field(default_factory=WorldSettings)
 
     def __post_init__(self) -> None:
+        if self.system.divide == "targets":
+            self._refuse_unsampled()
         if self.system.pipeline and self.model.dropout:
             raise BadConfig(
                 f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
                 "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
+            )
+
+    def _refuse_unsampled(self) -> None:
+        """Refuse what sampled batches cannot do."""
+        window, layers = self.window, len(self.distdy.fanouts)
+        if window.state != "zero" or window.groups != 1:
+            raise BadConfig(
+                f"window.state={window.state} with window.groups={window.groups}: sampled windows are embedded anew, "
+                "one after the other, where targets are divided; use --set window.state=zero and window.groups=1"
+            )
+        if layers != self.model.layers:
+            raise BadConfig(
+                f"distdy.fanouts={list(self.distdy.fanouts)} are for {layers} layers, but model.layers="
+                f"{self.model.layers}: give one fan-out for each layer"
+            )
+        if self.reuse.approximate != "none" or self.schedule.needs_times:
+            raise BadConfig(
+                f"reuse.approximate={self.reuse.approximate} and schedule.scheduler={self.schedule.scheduler} are for "
+                "whole windows, but system.divide=targets samples them: leave both out"
             )

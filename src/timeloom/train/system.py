@@ -14,8 +14,9 @@ class SystemSettings:
     """How ranks share the work. A preset (`--system NAME`) fills this in; each decision can be changed alone."""
 
     name: str = "none"  # what the decisions below are called
-    divide: Literal["windows", "time", "nodes"] = "windows"
-    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes."""
+    divide: Literal["windows", "time", "nodes", "targets"] = "windows"
+    """What ranks divide among each other: whole windows, the snapshots of a window (time), the nodes, or the
+    targets of sampled batches, each where it is stored (see [distdy])."""
     time: Literal["relay", "alltoall"] = "relay"
     """Where ranks divide the snapshots: states go from rank to rank (relay), or rows are dealt out anew so that each
     rank remembers for its own nodes (alltoall)."""
@@ -26,7 +27,7 @@ class SystemSettings:
     """What a window is made of is computed beside what another one remembers, on two threads. Needs window.groups of 2
     or more to gain anything."""
     partition: PartitionSettings = field(default_factory=PartitionSettings)
-    """Who owns a node, where nodes are divided."""
+    """Who owns a node, where nodes or targets are divided."""
     overlap: bool = True  # nodes: the rows that a snapshot needs of others travel while the one before is computed
 
     def __post_init__(self) -> None:
@@ -38,6 +39,10 @@ class SystemSettings:
         if self.recompute and self.divide == "time" and self.time == "alltoall":
             raise BadConfig(
                 "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
+            )
+        if self.recompute and self.divide == "targets":
+            raise BadConfig(
+                "system.recompute=true would sample and fetch everything twice where targets are divided: leave it out"
             )
         if self.pipeline and self.divide != "windows":
             raise BadConfig(

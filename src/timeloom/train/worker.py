@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from timeloom.plan.types import Unit
@@ -40,6 +40,12 @@ class Worker(ABC):
     @abstractmethod
     def learn(self, units: tuple[Unit, ...], draw: Draw, carry: Carry | None) -> Learnt:
         """Collective. Add this rank's share of the gradient of the sum of the windows' losses to ``.grad``."""
+
+    def expect(self, units: Sequence[Unit], draw: Draw) -> None:  # noqa: B027
+        """Hear what is to be learnt after the next call of `learn`, on all ranks alike."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of threads."""
 
     @abstractmethod
     def see(self, first: int, last: int) -> Iterator[Seen]:

@@ -6,6 +6,7 @@ from timeloom.train.alltoall import AllToAllWorker
 from timeloom.train.part import PartWorker
 from timeloom.train.pipeline import PipelineWorker
 from timeloom.train.relay import RelayWorker
+from timeloom.train.sampled.worker import SampledWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
 from timeloom.train.worker import Worker
@@ -14,6 +15,8 @@ from timeloom.train.worker import Worker
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
     system = session.settings.system
+    if system.divide == "targets":
+        return SampledWorker(session)
     if not session.feed.holding.holds_all:
         return PartWorker(session)
     if session.world.size > 1 and system.divide == "time":

@@ -69,18 +69,22 @@ class ClassGoal(Goal):
         """Return the nodes of training."""
         return mask_of(self._nodes(t, "train")[0], self._feed.num_nodes)
 
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the nodes of training."""
+        nodes, _ = self._nodes(t, "train")
+        return nodes if (chosen := draw.of(len(nodes), t)) is None else nodes[chosen]
+
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the nodes of training."""
         assert isinstance(head, NodeHead)
         weights_C = None
         if self._task.class_weights == "balanced":
             weights_C = balance(self._training_counts(), len(self.classes))
-        nodes_M, classes_M = self._nodes(seen.t, "train")
-        if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
-            nodes_M, classes_M = nodes_M[chosen], classes_M[chosen]
+        nodes_M = seen.mine(self.asks(seen.t, seen.born_N.cpu().numpy(), draw))
         if not len(nodes_M):
             return None
-        logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
+        classes_M = self._feed.label(seen.t + self._task.ahead)[nodes_M].astype(np.int64)
+        logits_MC = head(seen.rows(nodes_M))
         logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
         return class_loss(logits_MC, classes_M, weights_C)
 

@@ -19,11 +19,13 @@ from torch.nn.functional import cross_entropy
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part
 from timeloom.nn.heads import Head
+from timeloom.train.here import Here
+from timeloom.train.meeting import Meeting, Met, as_places
 from timeloom.train.metrics import Tally, accuracy, macro_f1
 
 Columns = dict[str, NDArray[Any]]
-HELD_OUT_STREAM, PAIRS_STREAM, TRAIN_STREAM = 1, 2, 3
-"""What a keyed generator draws: targets held out, pairs that are scored, negatives of training."""
+HELD_OUT_STREAM, PAIRS_STREAM, TRAIN_STREAM, BATCH_STREAM = 1, 2, 3, 4
+"""What a keyed generator draws: targets held out, pairs that are scored, negatives of training, batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,24 @@ class Seen:
     """The model's rows. A node that is absent has the row it had last, one not yet born has 0 (SPEC D1.4)."""
     born_N: Tensor
     """bool: which nodes were there up to now."""
+    here: Here | None = None
+    """Where rows are, if they are not those of all nodes; row i is then that of ``here.nodes_M[i]``."""
+
+    def mine(self, nodes: Int64s) -> Int64s:
+        """Return those of some nodes whose rows are here."""
+        return nodes if self.here is None else self.here.mine(nodes)
+
+    def rows(self, nodes: Int64s) -> Tensor:
+        """Return the rows of nodes that are here."""
+        places = nodes if self.here is None else self.here.places(nodes)
+        return self.out_NH.index_select(0, as_tensor(places, self.out_NH))
+
+    def meet(self, meeting: Meeting, sources_P: Int64s, targets_P: Int64s) -> Met:
+        """Collective. Return the pairs of this rank with the rows of both ends, wherever these are."""
+        if self.here is None:
+            return meeting.meet(self.out_NH, sources_P, targets_P)
+        rows_LH, source_Q, target_Q, mine_Q = self.here.meet(self.out_NH, sources_P, targets_P)
+        return Met(rows_LH, *as_places(source_Q, target_Q, rows_LH), mine_Q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +75,26 @@ class Draw:
     side: Literal["all", "fit", "held"] = "all"
     held_out: float = 0.0
     """The share of the targets that `held` takes and `fit` leaves."""
+    batch: int = 0
+    """Which of several batches, to one of which each target is dealt."""
+    batches: int = 1
 
     def rng(self, t: int) -> np.random.Generator:
         """Return the generator for the draws of one snapshot in one epoch."""
         return keyed(self.seed, TRAIN_STREAM, t, self.epoch)
 
     def of(self, count: int, t: int) -> NDArray[np.bool_] | None:
-        """Return which of so many targets of snapshot t are meant; None: all. The same in every epoch."""
-        if self.side == "all":
-            return None
-        held = keyed(self.seed, HELD_OUT_STREAM, t).random(count) < self.held_out
-        return held if self.side == "held" else ~held
+        """Return which of so many targets of snapshot t are meant; None: all. Sides are the same in every
+        epoch, batches are not.
+        """
+        chosen: NDArray[np.bool_] | None = None
+        if self.side != "all":
+            held = keyed(self.seed, HELD_OUT_STREAM, t).random(count) < self.held_out
+            chosen = held if self.side == "held" else ~held
+        if self.batches > 1:
+            dealt = keyed(self.seed, BATCH_STREAM, t, self.epoch).integers(self.batches, size=count) == self.batch
+            chosen = dealt if chosen is None else chosen & dealt
+        return chosen
 
 
 def keyed(seed: int, stream: int, t: int, epoch: int = 0) -> np.random.Generator:
@@ -117,6 +146,10 @@ class Goal(ABC):
     @abstractmethod
     def reads(self, t: int) -> NDArray[np.bool_] | None:
         """Return the nodes whose rows the loss after snapshot t may read, whatever is drawn (None: all)."""
+
+    @abstractmethod
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the nodes whose rows the loss after snapshot t reads for a draw, ascending; these are born by then."""
 
     @abstractmethod
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
