@@ -5,12 +5,13 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 export TORCH
 MAKEFLAGS += --no-print-directory
-.PHONY: help venv demo test test-slow check bench clean
+.PHONY: help venv demo test test-slow browser check bench clean
 
 help:
 	@echo "make demo       ingest, look at and use a small graph"
 	@echo "make test       the tests, in two processes"
 	@echo "make test-slow  the tests marked slow"
+	@echo "make browser    chromium for the tests of the report (Debian, as root)"
 	@echo "make check      style, types, import directions, light imports"
 	@echo "make bench      all benchmarks, or some: make bench NAMES='store diff'"
 	@echo "make clean      remove .venv, caches and build outputs"
@@ -26,6 +27,9 @@ test: venv
 
 test-slow: venv
 	@scripts/test -m slow --timeout 1800
+
+browser:
+	@scripts/browser
 
 check: venv
 	@scripts/check

@@ -20,8 +20,10 @@ SOURCES = (
     ("train", "train/settings.py", "TrainSettings"),
     ("reuse", "train/settings.py", "ReuseSettings"), ("live", "train/settings.py", "LiveSettings"),
     ("system", "train/system.py", "SystemSettings"),
-    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("distdy", "plan/batch/sample.py", "DistdySettings"),
-    ("world", "train/system.py", "WorldSettings"),
+    ("system.partition", "plan/partition/choose.py", "PartitionSettings"),
+    ("system.partition.online", "plan/partition/online.py", "OnlineSettings"),
+    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"),
+    ("distdy", "plan/batch/sample.py", "DistdySettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
 
@@ -72,24 +74,34 @@ def fields(source: str, name: str) -> Iterator[tuple[str, str, str, str]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
-    body = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name).body
+    whole = ast.parse(source).body
+    aliases = {
+        node.targets[0].id: ast.unparse(node.value)
+        for node in whole
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    body = next(node for node in whole if isinstance(node, ast.ClassDef) and node.name == name).body
     for node, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        kind = ast.unparse(node.annotation)
+        if kind.endswith("Settings"):
+            # A table of its own.
             continue
         text = comments.get(node.lineno, "")
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             text = " ".join(str(after.value.value).split())
-        yield node.target.id, shown_type(node.annotation), shown_default(node.value), text.replace("|", "\\|")
+        yield node.target.id, shown_type(aliases.get(kind, kind)), shown_default(node.value), text.replace("|", "\\|")
 
 
-def shown_type(annotation: ast.expr) -> str:
+def shown_type(text: str) -> str:
     """Return a type as a person reads it: the words of a Literal, else its name."""
-    text = ast.unparse(annotation)
     if text.startswith("Literal["):
         return ", ".join(f"`{word}`" for word in ast.literal_eval(f"[{text[8:-1]}]"))
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
         "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
+        "tuple[int, ...]": "list of whole numbers",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]

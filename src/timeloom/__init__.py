@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from timeloom.nn.model import Shared as Shared
     from timeloom.nn.model import View as View
     from timeloom.nn.settings import ModelSettings as ModelSettings
+    from timeloom.report.frames import Run as Run
     from timeloom.train.inference import evaluate as evaluate
     from timeloom.train.inference import predict as predict
     from timeloom.train.runs import resume as resume
     from timeloom.train.runs import train as train
 
 __all__ = [
-    "Drift", "DynamicGraph", "Ingest", "Model", "ModelSettings", "Norm", "PerNode", "Shared", "View", "Windows",
+    "Drift", "DynamicGraph", "Ingest", "Model", "ModelSettings", "Norm", "PerNode", "Run", "Shared", "View", "Windows",
     "__version__", "evaluate", "ingest", "open", "predict", "resume", "synth", "train",
 ]  # fmt: skip
 
@@ -38,6 +39,7 @@ _HOMES = {
     "Windows": ("timeloom.graph.ingest", "Windows"),
     "Drift": ("timeloom.graph.synth", "Drift"),
     "synth": ("timeloom.graph.synth", "synth"),
+    "Run": ("timeloom.report.frames", "Run"),
     "train": ("timeloom.train.runs", "train"),
     "resume": ("timeloom.train.runs", "resume"),
     "evaluate": ("timeloom.train.inference", "evaluate"),

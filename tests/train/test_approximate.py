@@ -47,7 +47,7 @@ def session_of(name: str = "gcn_gru", graph: GraphLike | None = None, norm: Any 
 def scales_in_turn(session: Session, norm: Norm, approximate: str, eps: float) -> list[Tensor]:
     made: list[Tensor] = []
     for t in range(len(session.feed.graph)):
-        exact = session.feed.view(t).exact_scales(norm).source_N
+        exact = session.feed.whole_view(t).exact_scales(norm).source_N
         assert exact is not None
         if made:
             exact = lazy_source(made[-1], exact, eps) if approximate == "sym-lazy" else static_source(made[-1], exact)
@@ -65,7 +65,7 @@ def test_scales_lag_from_the_first_snapshot_on_in_whatever_order_they_are_asked_
     for order in (range(40), range(39, -1, -1), (17, 3, 39, 16, 15, 0, 33, 32, 31)):
         session = session_of(graph=graph, norm=norm, approximate=approximate, lazy_eps=0.3)
         for t in order:
-            scales, exact = session.feed.view(t).scales(Norm(norm)), session.feed.view(t).exact_scales(Norm(norm))
+            scales, exact = session.feed.view(t).scales(Norm(norm)), session.feed.whole_view(t).exact_scales(Norm(norm))
             assert scales.source_N is not None
             assert torch.equal(scales.source_N, wanted[t])
             assert exact.target_N is not None
@@ -117,7 +117,7 @@ def test_the_deviation_is_that_of_the_rows(approximate: str) -> None:
     times = (1, 2, 3, 4)
     made = session.walker.encoder.encode(times, (None,) * 4)
     mine = torch.cat([made.rows(place)[0] for place in range(4)])
-    exact = torch.cat([session.feed.view(t).exactly().aggregate(session.feed.rows(t), SYM) for t in times])
+    exact = torch.cat([session.feed.whole_view(t).exactly().aggregate(session.feed.rows(t), SYM) for t in times])
     told = session.walker.encoder.deviation(times)
     assert told is not None
     assert told[0] == approximate

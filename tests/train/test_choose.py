@@ -16,9 +16,9 @@ from timeloom.graph.tasks import TaskSettings
 from timeloom.kernels.norms import Norm
 from timeloom.nn.settings import ModelSettings
 from timeloom.nn.watch import Asked, Sum
+from timeloom.plan import machine as costs_of_machine
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.cost import Costs, Kernel, Law
-from timeloom.train import costs as costs_of_machine
 from timeloom.train.choose import Decided, Sizes, decided_of, least, predicted
 from timeloom.train.costs import BUILT_IN, costs_file, read_costs, write_costs
 from timeloom.train.runs import resume, train
@@ -33,7 +33,7 @@ PLAIN = Decided(costs=UNIT, keeps=False, free=False, sums_first=False)
 
 
 def asked(*sums: Sum, attended: tuple[int, ...] = (), flops: int = 0) -> Asked:
-    return Asked(sums, attended, by_node=True, hops=1, flops=flops, width=2)
+    return Asked(sums, attended, by_node=True, hops=1, flops=flops, width=2, opening=None, reads_edges=False)
 
 
 def sizes(rows: int = 15, table_edges: int = 30, entries: int | None = 10) -> Sizes:

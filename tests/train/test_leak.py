@@ -28,6 +28,7 @@ from timeloom.train.goals.links import LinkGoal
 from timeloom.train.goals.values import ValueGoal
 from timeloom.train.leak import leaks
 from timeloom.train.localise import WholeView
+from timeloom.train.part_view import PartView
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import InputSettings, RunSettings, TrainSettings
 
@@ -182,7 +183,7 @@ def test_a_model_that_reads_the_next_snapshot_is_found(
 ) -> None:
     honest = Feed.view
 
-    def tells(self: Feed, t: int) -> WholeView:
+    def tells(self: Feed, t: int) -> WholeView | PartView:
         coming = self.graph.snapshot(min(t + 1, len(self.graph) - 1))
         Peeking.coming = torch.from_numpy(np.bincount(coming.targets, minlength=self.graph.num_nodes)).float()
         return honest(self, t)

@@ -362,7 +362,8 @@ def test_nothing_but_the_test_depends_on_labels_of_the_test(tmp_path: Path) -> N
         train(tmp_path / name, tmp_path / f"run-{name}", {**settings, "graph": "g"})
     a, b = history(tmp_path / "run-a"), history(tmp_path / "run-b")
     differing = [(left, right) for left, right in zip(a, b, strict=True) if left != right]
-    assert [(left["kind"], left.get("split")) for left, _ in differing] == [("started", None), ("evaluated", "test")]
+    kinds = [(left["kind"], left.get("split")) for left, _ in differing]
+    assert kinds == [("started", None), ("graph_facts", None), ("evaluated", "test")]
     assert {**differing[0][0], "graph": ""} == {**differing[0][1], "graph": ""}
     assert same_bits(saved(tmp_path / "run-a").tensors, saved(tmp_path / "run-b").tensors)
 
@@ -571,9 +572,10 @@ def test_every_kind_of_record_is_written_and_shown(drifting: Path, tmp_path: Pat
     resume(tmp_path / "run", {"train": {"epochs": 3}}, show=shown.append)
     lines = [line.split('"')[3] for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     steps = len(training_windows(WindowSettings(length=3), 6))
-    epoch = ["stepped"] * steps + ["epoch_ended", "evaluated"]
-    assert lines == ["started", *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "ended"]
-    assert told == ["started", *epoch, *epoch, "saved", "evaluated", "ended"]
+    epoch = ["stepped"] * steps + ["epoch_ended", "evaluated"] + ["spans"] * min(steps, 3)
+    start = ["started", "graph_facts"]
+    assert lines == [*start, *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "ended"]
+    assert told == [*start, *epoch, *epoch, "saved", "evaluated", "ended"]
     assert [record.kind for record in shown[len(told) :]] == [
         "started",
         "resumed",

@@ -17,6 +17,7 @@ from timeloom.config import build, merge
 from timeloom.dist import threads
 from timeloom.dist.collectives import World
 from timeloom.graph.dynamic import open_graph
+from timeloom.graph.tasks import GraphLike
 from timeloom.nn.models import MODELS
 from timeloom.plan.schedule.schedule import Schedule, schedule_of
 from timeloom.plan.types import Plan, Step
@@ -60,9 +61,12 @@ def settings_of(graph: Path, system: str, *tables: dict[str, Any]) -> RunSetting
     return build(RunSettings, merge({"graph": str(graph)}, preset_of(system).settings, EXACT, *tables))
 
 
-def learn(settings: RunSettings, world: World | None, plan: Callable[[int], Any], steps: int = STEPS) -> Learnt:
+def learn(
+    settings: RunSettings, world: World | None, plan: Callable[[int], Any], graph: GraphLike | None = None,
+    steps: int = STEPS,
+) -> Learnt:  # fmt: skip
     """Take some steps of a plan as one rank of a world, from weights that threads cannot mix up as they draw them."""
-    session = open_session(settings, open_graph(settings.graph), world=world)
+    session = open_session(settings, graph or open_graph(settings.graph), world=world)
     rng = np.random.default_rng(5)
     with torch.no_grad():
         for parameter in session.predictor.parameters():
@@ -89,10 +93,10 @@ def on_one_rank(step: Step) -> Step:
     return replace(step, units={0: units})
 
 
-def alone(settings: RunSettings, ranks: int, stop: int) -> Learnt:
+def alone(settings: RunSettings, ranks: int, stop: int, graph: GraphLike | None = None) -> Learnt:
     """Take the steps of so many ranks in one process."""
 
-    return learn(settings, None, lambda epoch: in_one(plan_epoch(settings, stop, epoch=epoch, ranks=ranks)))
+    return learn(settings, None, lambda epoch: in_one(plan_epoch(settings, stop, epoch=epoch, ranks=ranks)), graph)
 
 
 def in_one(steps: Plan) -> Plan:
@@ -103,12 +107,13 @@ def in_one(steps: Plan) -> Plan:
         step = steps.send(outcome)
 
 
-def together(settings: RunSettings, ranks: int, stop: int) -> list[Learnt]:
+def together(settings: RunSettings, ranks: int, stop: int, graph: GraphLike | None = None) -> list[Learnt]:
     """Take the steps as so many ranks."""
-    return threads.run(
-        ranks, lambda world: learn(settings, world, lambda epoch: plan_epoch(settings, stop, epoch=epoch, ranks=ranks)),
-        check=True,
-    )  # fmt: skip
+
+    def plan(epoch: int) -> Any:
+        return plan_epoch(settings, stop, epoch=epoch, ranks=ranks)
+
+    return threads.run(ranks, lambda world: learn(settings, world, plan, graph), check=True)
 
 
 def assert_equal(found: list[Learnt], wanted: Learnt, messages: tuple[str, ...] = ()) -> None:

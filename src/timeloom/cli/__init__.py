@@ -13,11 +13,16 @@ from cyclopts import App, CycloptsError
 from timeloom.cli.append import append
 from timeloom.cli.calibrate import calibrate
 from timeloom.cli.check import check
+from timeloom.cli.compare import compare
 from timeloom.cli.export import export
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
+from timeloom.cli.live import live
 from timeloom.cli.options import GIVEN
 from timeloom.cli.partition import partition
+from timeloom.cli.plan import plan
+from timeloom.cli.report import report, trace
+from timeloom.cli.simulate import simulate
 from timeloom.cli.synth import synth
 from timeloom.cli.systems import systems
 from timeloom.cli.train import evaluate, models, predict, train
@@ -48,7 +53,13 @@ app.command(predict)
 app.command(models)
 app.command(systems)
 app.command(calibrate)
+app.command(report)
+app.command(trace)
+app.command(live)
+app.command(compare)
 app.command(partition)
+app.command(plan)
+app.command(simulate)
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

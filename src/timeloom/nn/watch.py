@@ -57,9 +57,9 @@ class Asked:
     """Operations of products for each row: an estimate, from the products that torch is asked for."""
     width: int
     """Numbers that come out for each row."""
-    opening: Opening | None
+    opening: Opening | None = None
     """None where nothing is asked of neighbours, or where more than a layer's own map comes before it."""
-    reads_edges: bool
+    reads_edges: bool = False
     """It reads the edges themselves."""
 
     @property

@@ -107,6 +107,14 @@ def changes_of_sizes(sizes: SnapshotSizes) -> Changes:
     return Changes(num_nodes=nodes, edges_T=sizes.edges, rows_T=rows, heard_T=heard, entries_T=changed)
 
 
+def head_of(changes: Changes, last: int) -> Changes:
+    """Return the changes of snapshots 0 to ``last`` (exclusive)."""
+    return Changes(
+        num_nodes=changes.num_nodes, edges_T=changes.edges_T[:last], rows_T=changes.rows_T[:last],
+        heard_T=changes.heard_T[:last], entries_T=changes.entries_T[:last],
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """What a model computes for every row, as far as its time depends on it."""
@@ -139,8 +147,8 @@ def group_times(
 ) -> GroupTimes:  # fmt: skip
     """Return the times of the groups of ``length`` snapshots that begin every ``stride``, and what pairs save.
 
-    Rows are made in that one of the ways that takes the least time, also those of the union of two groups. Passes
-    share nothing.
+    Rows are made in that one of the ways that takes the least time, those of the union of two groups by a table or a
+    chain, if there is to be one, or apart: passes share nothing.
     """
     if not 1 <= length <= len(changes) or stride < 1 or not ways:
         raise BadConfig(
@@ -148,14 +156,15 @@ def group_times(
             f"1 to {len(changes)} and a stride of 1 or more"
         )
     first_K = np.arange(0, len(changes) - length + 1, stride)
-    chains = _Chains(changes, encoding, costs, ways)
+    chains = _Chains(changes, encoding, costs)
     own_s = length * float(_products(costs, changes.num_nodes, encoding.recur_flops))
-    shared_K = chains.seconds(first_K, first_K + length)
-    band = min((length - 1) // stride, len(first_K) - 1)
+    shared_K = chains.seconds(first_K, first_K + length, ways)
+    sharing = [way for way in ways if way != "full"]
+    band = min((length - 1) // stride, len(first_K) - 1) if sharing else 0
     reuse_KB = np.zeros((len(first_K), band))
     for d in range(1, band + 1):
         apart = shared_K[:-d] + shared_K[d:]
-        union = chains.seconds(first_K[:-d], first_K[d:] + length)
+        union = chains.seconds(first_K[:-d], first_K[d:] + length, sharing)
         reuse_KB[:-d, d - 1] = np.maximum(apart - union, 0.0)
     return GroupTimes(shared_K + own_s, shared_K, reuse_KB)
 
@@ -163,7 +172,7 @@ def group_times(
 class _Chains:
     """What the rows of consecutive snapshots take, for any of them in a constant time."""
 
-    def __init__(self, changes: Changes, encoding: Encoding, costs: Costs, ways: Sequence[Way]) -> None:
+    def __init__(self, changes: Changes, encoding: Encoding, costs: Costs) -> None:
         size, count = changes.num_nodes, len(changes)
         everyone = np.full(count, size)
         self._whole_T = _rows_seconds(changes, encoding, costs, everyone, changes.edges_T)
@@ -172,16 +181,16 @@ class _Chains:
         delta_T = np.full(count, float(_products(costs, size, encoding.flops)))
         for width, passes in [*((w, 2) for w in encoding.sum_widths), *((w, 3) for w in encoding.attended)]:
             delta_T += passes * _marginal(costs, "step", everyone, changes.entries_T, width, size)
-        self._ways, self._call_s = ways, _calls(encoding, costs)
+        self._call_s = _calls(encoding, costs)
         self._sums = {
             way: np.concatenate([[0.0], np.cumsum(part)])
             for way, part in (("full", self._whole_T), ("versions", version_T), ("delta", delta_T))
         }
 
-    def seconds(self, first: Int64s, last: Int64s) -> Float64s:
-        """Return the time of the rows of snapshots ``first`` to ``last``, by the way that takes the least."""
+    def seconds(self, first: Int64s, last: Int64s, ways: Sequence[Way]) -> Float64s:
+        """Return the time of the rows of snapshots ``first`` to ``last``, by that of the ways that takes the least."""
         told = []
-        for way in self._ways:
+        for way in ways:
             sums = self._sums[way]
             if way == "full":
                 told.append(sums[last] - sums[first] + (last - first) * self._call_s)

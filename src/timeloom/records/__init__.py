@@ -8,10 +8,12 @@ from timeloom.records.directory import (
     RECORDS,
     REPORT,
     RunDirectory,
+    is_in_use,
     is_run,
     read,
     read_config,
     refuse_in_the_way,
+    stream,
 )
 from timeloom.records.kinds import (
     PHASES,
@@ -36,5 +38,6 @@ from timeloom.records.wire import as_json, from_json
 __all__ = [
     "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
     "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
-    "Traffic", "Warned", "as_json", "from_json", "is_run", "read", "read_config", "refuse_in_the_way",
+    "Traffic", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config", "refuse_in_the_way",
+    "stream",
 ]  # fmt: skip

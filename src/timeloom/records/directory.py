@@ -32,21 +32,41 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def read(path: Path) -> list[Record]:
     """Return the records of a run, also of one that is in use; a last line that has no end was never written."""
+    return [record for record, _ in stream(path)]
+
+
+def stream(path: Path, start: int = 0) -> Iterator[tuple[Record, int]]:
+    """Yield the records that begin at byte ``start``, each with the byte where the next one begins."""
     _refuse_no_run(path)
-    with _reading(path / RECORDS):
-        lines = (path / RECORDS).read_bytes().split(b"\n")
-    records: list[Record] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            data = json.loads(line, parse_constant=_refuse_constant)
-            if not isinstance(data, dict):
-                raise ValueError("it is no JSON object")
-            records.append(from_json(data))
-        except (ValueError, RecursionError, BadRun) as error:
-            raise BadRun(
-                f"{path / RECORDS}, line {number} cannot be read ({error}): mend or remove that line"
-            ) from None
-    return records
+    stop = start
+    with _reading(path / RECORDS), (path / RECORDS).open("rb") as file:
+        file.seek(start)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            stop += len(line)
+            try:
+                data = _DECODER.decode(line.decode())
+                if not isinstance(data, dict):
+                    raise ValueError("it is no JSON object")
+                record = from_json(data)
+            except (ValueError, RecursionError, BadRun) as error:
+                number = (path / RECORDS).read_bytes()[:stop].count(b"\n")
+                raise BadRun(
+                    f"{path / RECORDS}, line {number} cannot be read ({error}): mend or remove that line"
+                ) from None
+            yield record, stop
+
+
+def is_in_use(path: Path) -> bool:
+    """Say whether a process on this machine trains this run. Nothing is locked to find out."""
+    try:
+        inode = (path / _LOCK).stat().st_ino
+        held = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    # By the inode alone: layered file systems tell another device here than in /proc/locks.
+    return any("FLOCK" in line and "->" not in line and f":{inode} " in line for line in held)
 
 
 def read_config(path: Path) -> str:
@@ -58,6 +78,10 @@ def read_config(path: Path) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+# Made once: json.loads would make one for every line.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class RunDirectory:

@@ -74,7 +74,7 @@ def _reader(hint: Any) -> Read:
     if origin is tuple and parts[-1] is Ellipsis:
         return _list_reader(_reader(parts[0]))
     if origin is tuple:
-        return _tuple_reader(tuple(_reader(part) for part in parts))
+        return _tuple_reader(parts)
     return _scalar_reader(parts or (hint,))
 
 
@@ -96,8 +96,13 @@ def _list_reader(read: Read) -> Read:
     return read_list
 
 
-def _tuple_reader(readers: tuple[Read, ...]) -> Read:
+def _tuple_reader(parts: tuple[type, ...]) -> Read:
+    readers, exact = [_reader(part) for part in parts], list(parts)
+
     def read_tuple(value: Any) -> tuple[Any, ...]:
+        # Nearly all values have the very types that were asked for: spans are most of what a large run tells.
+        if type(value) is list and list(map(type, value)) == exact:
+            return tuple(value)
         if type(value) is not list or len(value) != len(readers):
             raise _Odd(value)
         return tuple([read(one) for read, one in zip(readers, value, strict=True)])

@@ -16,7 +16,7 @@ import numpy as np
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.plan.batch.windows import training_windows
 from timeloom.plan.reuse import Encoding, GroupTimes, Spreads, changes_of, group_times
-from timeloom.plan.schedule.schedule import Schedule, schedule_of
+from timeloom.plan.schedule.schedule import Schedule, loads_of, schedule_of
 from timeloom.plan.stages import Stages
 from timeloom.records import Scheduled
 from timeloom.train.profile import Part
@@ -30,9 +30,9 @@ class Control:
         self._session = session
         self.schedule: Schedule | None = None
         """What the next epoch goes by; None: windows in the order of time."""
-        self._units = training_windows(session.settings.window, session.split.train_stop)
         self._stages: Stages | None = None
         self.active = session.settings.schedule.needs_times and session.settings.train.protocol == "fixed"
+        self._units = training_windows(session.settings.window, session.split.train_stop) if self.active else []
         if self.active and session.world.rank == 0:
             self._stages = self._first_stages()
 
@@ -48,9 +48,9 @@ class Control:
         answer = b"" if self._stages is None else self._asked(self._stages, found, seconds)
         answer = session.world.broadcast_bytes(answer, "control/schedule")
         if answer:
-            steps = json.loads(answer)
-            self.schedule = schedule_of(steps["steps"], session.world.size)
-            yield self._told(epoch + 1, first_step)
+            solved = json.loads(answer)
+            self.schedule = schedule_of(solved["steps"], session.world.size)
+            yield self._told(epoch + 1, first_step, solved["loads"])
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -83,7 +83,10 @@ class Control:
         alphas = [one["alpha"] for one in found if not math.isnan(one["alpha"])]
         stages.alpha_s = min(alphas, default=0.0)
         solved = stages.epoch_ended(taken, seconds)
-        return b"" if solved is None else json.dumps(solved.as_json()).encode()
+        if solved is None:
+            return b""
+        loads = loads_of(solved.schedule, stages.problem()).tolist()
+        return json.dumps(solved.as_json() | {"loads": loads}).encode()
 
     def _measured(self) -> dict[int, float]:
         """Return what each of this rank's windows took since this was asked last."""
@@ -92,10 +95,11 @@ class Control:
         taken, profile.seconds = profile.seconds, {}
         return {numbers[unit]: seconds for unit, seconds in taken.items() if unit in numbers}
 
-    def _told(self, epoch: int, first_step: int) -> Scheduled:
+    def _told(self, epoch: int, first_step: int, loads: list[list[float]]) -> Scheduled:
         assert self.schedule is not None
+        # Windows of one rank and step share the time that they take together.
         units = tuple(
-            (place, rank, self._units[group].first, self._units[group].last, math.nan)
+            (place, rank, self._units[group].first, self._units[group].last, loads[place][rank] / len(groups))
             for place, step in enumerate(self.schedule.steps)
             for rank, groups in enumerate(step)
             for group in groups

@@ -25,7 +25,7 @@ class Crossing:
 
     def start_halo(self, halo: Halo, own_OF: Tensor, name: str) -> Flight:
         """Collective. Begin to send others the own rows that they want."""
-        return start_halo(self.world, halo, own_OF, name)
+        return start_halo(self.world, halo, _exact(own_OF), name)
 
     def finish_halo(self, flight: Flight) -> Tensor:
         """Collective. Return the rows of the halo."""
@@ -34,7 +34,7 @@ class Crossing:
     def swap(self, rows_S: Tensor, *, sent: tuple[int, ...], received: tuple[int, ...], name: str) -> Tensor:
         """Collective. Send ``sent[r]`` rows to rank r, in order; return what came, by rank."""
         route = Route(self.world, name, sent, received)
-        return self._noted(land(depart(rows_S, route)))
+        return self._noted(land(depart(_exact(rows_S), route)))
 
     def tied(self, loss: Tensor) -> Tensor:
         """Return a loss whose backward pass visits every exchange since this was called last."""
@@ -50,3 +50,8 @@ class Crossing:
             # No rows of its own: what is tied to the loss shall not keep the rows in memory.
             self._stubs.append(rows_R.index_select(0, rows_R.new_empty(0, dtype=torch.int64)))
         return rows_R
+
+
+def _exact(rows: Tensor) -> Tensor:
+    """Return rows of single precision at least: under bf16 it depends on a rank's own nodes which rows are shorter."""
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))

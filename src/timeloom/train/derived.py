@@ -11,6 +11,7 @@ from timeloom.records import GraphFacts
 from timeloom.train.deviate import exactness_of
 from timeloom.train.goals.values import ValueGoal
 from timeloom.train.planning import updates_of
+from timeloom.train.rehearse import predicted_bytes
 from timeloom.train.session import Session
 
 
@@ -39,6 +40,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         if isinstance(session.goal, ValueGoal)
         else {}
     )
+    step_bytes = predicted_bytes(session) if session.world.size == 1 else None
     return {
         **goal,
         **({"system": settings.system.name, "ranks": session.world.size} if session.world.size > 1 else {}),
@@ -61,6 +63,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         else "made",
         "rows": exactness_of(settings.reuse),
         "chosen by": session.metric,
+        **({} if step_bytes is None else {"memory of a step": f"{step_bytes / 2**20:,.0f} MiB (predicted)"}),
         "device": str(session.device),
         "threads": torch.get_num_threads(),
     }

@@ -19,6 +19,7 @@ from timeloom.graph.features import Float32s, degree_rows
 from timeloom.graph.keys import Float64s
 from timeloom.graph.snapshot import NodeFacts, Snapshot
 from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
+from timeloom.kernels.norms import Norm
 from timeloom.train.drifting import Drifting
 from timeloom.train.holding import HOLDS_ALL, Holding
 from timeloom.train.kept import AtHand, Kept, Room
@@ -51,8 +52,8 @@ class Feed:
     ) -> None:  # fmt: skip
         """``at_hand`` snapshots are kept whatever the size: those that a window goes over again and again.
 
-        As many more are what may be read ahead. What of the graph is here follows from ``holding``; a rank that has some
-        of the nodes never keeps whole snapshots.
+        As many more are what may be read ahead. What of the graph is here follows from ``holding``; a rank that has
+        some of the nodes never keeps whole snapshots.
         """
         self.graph, self._task, self._inputs, self.holding = graph, task, inputs, holding
         self.dtype, self.device = dtype, device
@@ -67,9 +68,7 @@ class Feed:
         self._rows, self._arrays = Kept[int, Tensor](room), Kept[tuple[str, int], NDArray[Any]](room)
         self._fixed: Tensor | None = None
         lags = reuse.approximate in ("sym-lazy", "sym-static-src")
-        self._drifting = (
-            Drifting(reuse, lambda t, norm: self.whole_view(t).exact_scales(norm).source_N) if lags else None
-        )
+        self._drifting = Drifting(reuse, self._exact_sources) if lags else None
         self.scales: Scales | None = None
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
@@ -172,6 +171,9 @@ class Feed:
         view = self.view(t)
         assert isinstance(view, WholeView), "rows are shared between snapshots where every node is here"
         return view
+
+    def _exact_sources(self, t: int, norm: Norm) -> Tensor | None:
+        return self.whole_view(t).exact_scales(norm).source_N
 
     def rows(self, t: int) -> Tensor:
         """Return the [N, F] input rows of snapshot t."""

@@ -69,9 +69,9 @@ class _Cuts:
 class _Lane:
     """One thread, and on a GPU one stream (written, not tried: no GPU was at hand); work is done in order."""
 
-    def __init__(self, session: Session, num_threads: int) -> None:
+    def __init__(self, session: Session, name: str, num_threads: int) -> None:
         self._session = session
-        self._thread = ThreadPoolExecutor(1, "lane", lambda: torch.set_num_threads(num_threads))
+        self._thread = ThreadPoolExecutor(1, f"{name} lane", lambda: torch.set_num_threads(num_threads))
         self.stream = torch.cuda.Stream(session.device) if session.device.type == "cuda" else None
         self._parameters = [one for one in session.predictor.parameters() if one.requires_grad]
         self.grads: list[Tensor | None] = [None] * len(self._parameters)
@@ -195,7 +195,7 @@ class PipelineWorker(Worker):
         """Collective. Take its windows through the pipeline, two at a time."""
         session, total, kept = self.session, 0.0, None
         number = torch.get_num_threads()
-        lanes = [_Lane(session, max(1, number // 2)), _Lane(session, max(1, number - number // 2))]
+        lanes = [_Lane(session, "structure", max(1, number // 2)), _Lane(session, "time", number - number // 2)]
         try:
             for first in range(0, len(units), _AT_ONCE):
                 some = units[first : first + _AT_ONCE]

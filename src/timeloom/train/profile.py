@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from timeloom.dist.collectives import World
 from timeloom.plan.types import Unit
 
@@ -63,5 +65,6 @@ def clock_offset(world: World) -> float:
     for _ in range(_ROUNDS if world.size > 1 else 0):
         world.barrier("control/clock")
         now = time.time()
-        offsets.append(now - float(world.broadcast_bytes(repr(now).encode(), "control/clock/first")))
+        first = world.broadcast(torch.tensor([now], dtype=torch.float64), "control/clock/first")
+        offsets.append(now - float(first))
     return statistics.median(offsets) if offsets else 0.0

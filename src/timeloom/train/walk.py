@@ -172,6 +172,11 @@ class Walker:
                 return self._in_blocks(layer, piece, encoded, state, outputs)
             return self._step_by_step(layer, piece, encoded, state)
 
+    @property
+    def free_bytes(self) -> int:
+        """The memory that is held for the next window."""
+        return self.pool.free_bytes
+
     def groups(self, units: Sequence[Unit], reads: Reads | None) -> Groups:
         """Return what several windows share; each is walked with it, then it goes back."""
         return self.groups_of([whole(unit) for unit in units], reads)

@@ -21,7 +21,7 @@ def ranks_of(graph: TinyGraph, num_ranks: int, seed: int = 0) -> list[OwnNodes]:
 
 def originals(own: OwnNodes, found: EdgesIn, all_found: list[EdgesIn], ranks: list[OwnNodes]) -> list[int]:
     """Return the nodes of the graph by local number, the halo from what the other ranks say they send."""
-    nodes = own.nodes.tolist()
+    nodes: list[int] = own.nodes.tolist()
     for rank, theirs in enumerate(all_found):
         begin = sum(theirs.sent[: own.rank])
         sent = theirs.wanted_S[begin : begin + theirs.sent[own.rank]]
@@ -32,7 +32,9 @@ def originals(own: OwnNodes, found: EdgesIn, all_found: list[EdgesIn], ranks: li
 
 def messages(edges: Snapshot, nodes: list[int]) -> list[tuple[int, int, int, float]]:
     """Return sources, targets, types and weights of local edges, in the graph's numbers, in their order."""
-    rows = zip(edges.sources.tolist(), edges.targets.tolist(), edges.types.tolist(), edges.weights.tolist(), strict=True)
+    rows = zip(
+        edges.sources.tolist(), edges.targets.tolist(), edges.types.tolist(), edges.weights.tolist(), strict=True
+    )
     return [(nodes[u], nodes[v], kind, weight) for u, v, kind, weight in rows]
 
 

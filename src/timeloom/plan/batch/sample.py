@@ -30,7 +30,7 @@ class DistdySettings:
     """Into how many segments a row of features is cut: only those that change are stored."""
     capacity_bytes: int | None = None
     """What a rank may store of a window (default: 1.3 times its even share of the fullest window so far)."""
-    cache_bytes: int = 1 << 26
+    cache_bytes: int = 67_108_864
     """Room on each rank for rows that were fetched from others (0: all are fetched again for every batch)."""
 
     def __post_init__(self) -> None:

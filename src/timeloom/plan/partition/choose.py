@@ -10,8 +10,8 @@ from typing import Literal
 
 from timeloom.errors import BadConfig
 from timeloom.plan.partition.hashed import hash_owners, random_owners
-from timeloom.plan.partition.load import Deal, load_owners, walk_loads
-from timeloom.plan.partition.metis import Balance, metis_owners
+from timeloom.plan.partition.load import load_owners, walk_loads
+from timeloom.plan.partition.metis import metis_owners
 from timeloom.plan.partition.online import OnlineSettings
 from timeloom.plan.partition.owners import Owners
 from timeloom.plan.partition.settled import greedy_owners, online_owners
@@ -28,15 +28,15 @@ class PartitionSettings:
     """hash: a hash of the node. random: dealt out evenly. metis: METIS on the union of the training snapshots. load:
     like work for all (DynaHB). greedy: METIS on the first snapshot, then with neighbours. online: where DistDy's
     partitioner has put nodes by the end of training. Where nodes
-    move with every snapshot (system.divide=targets) online is DistDy's own way, metis_layer METIS anew each time."""
-    balance: Balance = "edges"
+    move with every snapshot (system.divide=targets), online is DistDy's own way, metis_layer METIS anew each time."""
+    balance: Literal["nodes", "edges"] = "edges"
     """metis: what ranks have alike, `nodes` or `edges` (those into their nodes, over all training snapshots)."""
     layers: int = 2
     """load: the layers of the model, which say how far a node's neighbours count."""
-    deal: Deal = "serpentine"
+    deal: Literal["serpentine", "round_robin", "lpt"] = "serpentine"
     """load: how nodes are dealt out from the heaviest on: serpentine | round_robin | lpt."""
     online: OnlineSettings = field(default_factory=OnlineSettings)
-    seed: int = 0
+    seed: int = 0  # of hashes, draws and METIS
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:

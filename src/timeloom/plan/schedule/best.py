@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from timeloom.plan.schedule.greedy import dygnex_g, real_g
+from timeloom.plan.schedule.greedy import dygnex_g, dygnex_g_of, real_g, real_g_of
 from timeloom.plan.schedule.instance import Instance
 from timeloom.plan.schedule.plain import in_order, pair_consecutive
 from timeloom.plan.schedule.schedule import Schedule, Scheduler, epoch_seconds, schedule_of
@@ -25,9 +25,13 @@ from timeloom.plan.schedule.starts import cut, seconds_of, starts, works_of
 _STREAM = 0x62657374
 _FEW = 300
 """Of so many groups the greedy schedules take less than a tenth of a second."""
+_MORE, _TARGETS = 1500, (2, 16)
+"""Of so many they do with so few targets a step; where steps are many, that is near the bound."""
 _ROUNDS = ((0.05, 0.1), (0.35, 2.0), (0.6, 1.0))
 """The share of the moves that a round takes, and how hot it is."""
-_HOT = 0.3
+_SMALL, _HOT_ROUNDS = 64, ((0.1, 10.0), (0.1, 10.0), (0.2, 4.0), (0.2, 4.0), (0.2, 2.0), (0.2, 1.0))
+"""With so few groups any bin can be in the way of any other, and there are moves to spare."""
+_HOT = 0.1
 """The heat of the hottest round: this share of the mean time of a group, over the number of steps. A step's head moves
 by less, the more steps there are; measured on the instances of benchmarks/schedule.py."""
 _COLD = 0.01
@@ -60,12 +64,12 @@ def best_within(limit_s: float, *, seed: int = 0) -> Scheduler:
 
 def _improved(problem: Instance, found: Schedule, moves: int, state: np.ndarray) -> Schedule:
     """Return the best schedule met at the end of a round of annealing, or the given one if none was better."""
-    kept, classes = _bins_of(problem, found)
+    kept, classes = bins_of(problem, found)
     least, better = seconds_in(problem, kept), False
     hottest = _HOT * float(problem.seconds_K.mean()) * problem.num_devices / len(problem)
     if hottest == 0.0:
         return found
-    for share, heat in _ROUNDS:
+    for share, heat in _HOT_ROUNDS if len(problem) <= _SMALL else _ROUNDS:
         bins, hot = kept.copy(), heat * hottest
         anneal(problem, bins, moves=int(share * moves), hot=hot, cold=_COLD * hot, state=state)
         if (told := seconds_in(problem, bins)) < least * (1 - 1e-12):
@@ -76,18 +80,26 @@ def _improved(problem: Instance, found: Schedule, moves: int, state: np.ndarray)
 def start(problem: Instance) -> Schedule:
     """Return the best of the schedules to begin with; milliseconds for hundreds of groups, 0.1 s for 10^4."""
     found = cut(problem, min(starts(problem), key=lambda bins: seconds_of(problem, bins)))[0]
-    others = [in_order, pair_consecutive, *([real_g, dygnex_g] if len(problem) <= _FEW else [])]
+    others: list[Scheduler] = [in_order, pair_consecutive]
+    if len(problem) <= _FEW:
+        others += [real_g, dygnex_g]
+    elif len(problem) <= _MORE:
+        others += [greedy(targets) for targets in _TARGETS for greedy in (real_g_of, dygnex_g_of)]
     return min([found, *(other(problem) for other in others)], key=lambda one: epoch_seconds(one, problem))
 
 
-def _bins_of(problem: Instance, found: Schedule) -> tuple[Bins, list[list[int]]]:
+def bins_of(problem: Instance, found: Schedule) -> tuple[Bins, list[list[int]]]:
     """Return a schedule as bins to be searched, with empty ones for as many steps as may be of use.
 
     Also return the devices of each class.
     """
-    speeds = np.unique(problem.speeds_D)[::-1]
+    speeds = np.ascontiguousarray(np.unique(problem.speeds_D)[::-1])
     classes = [np.flatnonzero(problem.speeds_D == speed).tolist() for speed in speeds]
-    num_steps = max(len(found.steps), math.ceil(len(problem) / problem.num_devices))
+    num_steps = math.ceil(len(problem) / problem.num_devices)
+    if len(classes) > 1:
+        # Slow devices may be best left alone, and the fast ones do more steps.
+        num_steps = min(math.ceil(len(problem) / len(classes[0])), 4 * num_steps)
+    num_steps = max(len(found.steps), num_steps)
     devices_C = np.array([len(devices) for devices in classes], np.int64)
     first_C = np.concatenate([[0], np.cumsum(devices_C * num_steps)])
     groups = np.full((first_C[-1], problem.limit), -1, np.int64)
@@ -105,7 +117,12 @@ def _bins_of(problem: Instance, found: Schedule) -> tuple[Bins, list[list[int]]]
     order_S = np.lexsort((-load_S, class_S))
     rank_S = np.empty(len(order_S), np.int64)
     rank_S[order_S] = np.arange(len(order_S)) - first_C[class_S[order_S]]
-    return Bins(groups, bin_K, class_S, load_S, order_S, rank_S, first_C, devices_C, speeds), classes
+    by_time_K = np.argsort(problem.seconds_K, kind="stable")
+    place_K = np.empty(len(problem), np.int64)
+    place_K[by_time_K] = np.arange(len(problem))
+    return Bins(
+        groups, bin_K, class_S, load_S, order_S, rank_S, first_C, devices_C, speeds, by_time_K, place_K
+    ), classes
 
 
 def _schedule_of(problem: Instance, bins: Bins, classes: list[list[int]]) -> Schedule:

@@ -20,7 +20,7 @@ import numpy as np
 
 from timeloom.jit import inlined, kernel
 from timeloom.plan.schedule.instance import Float64s, Instance, Int64s
-from timeloom.plan.schedule.schedule import Schedule, schedule_of
+from timeloom.plan.schedule.schedule import Schedule, Scheduler, schedule_of
 
 
 @inlined
@@ -66,11 +66,12 @@ def _put_back(place: int, after: Int64s, before: Int64s) -> None:
     before[after[place]] = place
 
 
-@kernel("int64(float64[::1], int64[::1], float64[:,::1], int64, boolean, int64[:,::1])")
-def _greedy(times: Float64s, names: Int64s, reuse: Float64s, devices: int, pairs: bool, out: Int64s) -> int:
-    """Fill ``out`` with the two places of each bin, devices by devices; return how many bins there are.
+@kernel("int64(float64[::1], int64[::1], float64[:,::1], int64, boolean, int64, int64[:,::1])")
+def _greedy(times: Float64s, names: Int64s, reuse: Float64s, devices: int, pairs: bool, most: int, out: Int64s) -> int:
+    """Fill ``out`` with the two places of each bin, step by step; return how many bins there are.
 
-    Place 0 is the zero group; places that are left form a ring with a last one, len(times), that is no group.
+    At most ``most`` targets are tried in a step. Place 0 is the zero group; places that are left form a ring with a
+    last one, len(times), that is no group.
     """
     end = len(times)
     after, before = np.empty(end + 1, np.int64), np.empty(end + 1, np.int64)
@@ -81,24 +82,24 @@ def _greedy(times: Float64s, names: Int64s, reuse: Float64s, devices: int, pairs
     while left > devices:
         longest = before[end]
         _take(longest, after, before)
-        least = np.inf
+        least, every = np.inf, -(-left // most)
         partner = 0
         while partner != end:
             target = _bin(partner, longest, names, times, reuse)
             trial[0, 0], trial[0, 1] = partner, longest
             if partner > 0:
                 _take(partner, after, before)
-            found, most, total = 1, target, target
+            found, highest, total = 1, target, target
             # With every bin the waste only grows: a target that has wasted too much already is given up.
-            while found < devices and before[end] > 0 and found * most - total < least:
+            while found < devices and before[end] > 0 and found * highest - total < least:
                 head, tail, told = _closest(target, after, before, names, times, reuse, pairs)
                 trial[found, 0], trial[found, 1] = head, tail
                 _take(tail, after, before)
                 if head > 0:
                     _take(head, after, before)
-                found, most, total = found + 1, max(most, told), total + told
-            if (found == devices or before[end] == 0) and devices * most - total < least:
-                least = devices * most - total
+                found, highest, total = found + 1, max(highest, told), total + told
+            if (found == devices or before[end] == 0) and devices * highest - total < least:
+                least = devices * highest - total
                 for device in range(devices):
                     for side in range(2):
                         best[device, side] = trial[device, side] if device < found else 0
@@ -108,7 +109,8 @@ def _greedy(times: Float64s, names: Int64s, reuse: Float64s, devices: int, pairs
                 _put_back(trial[device, 1], after, before)
             if partner > 0:
                 _put_back(partner, after, before)
-            partner = after[partner] if pairs else end
+            for _ in range(every):
+                partner = after[partner] if pairs and partner != end else end
         _put_back(longest, after, before)
         for device in range(devices):
             for side in range(2):
@@ -125,23 +127,33 @@ def _greedy(times: Float64s, names: Int64s, reuse: Float64s, devices: int, pairs
     return size
 
 
-def _published(problem: Instance, reuse_KB: Float64s) -> Schedule:
+def _published(problem: Instance, reuse_KB: Float64s, targets: int) -> Schedule:
     order = np.argsort(problem.seconds_K, kind="stable")
     names = np.concatenate([[-1], order])
     times = np.concatenate([[0.0], problem.seconds_K[order]])
     devices = problem.num_devices
-    # Of every full step at least one place is used, so that there are no more steps than groups.
+    # In every full step each device has a group at least, so that there are no more steps than this.
     out = np.zeros((devices * (len(problem) // devices + 2), 2), np.int64)
-    size = _greedy(times, names, np.ascontiguousarray(reuse_KB), devices, problem.limit > 1, out)
+    size = _greedy(times, names, np.ascontiguousarray(reuse_KB), devices, problem.limit > 1, targets, out)
     bins = [[int(names[place]) for place in places if place > 0] for places in out[:size].tolist()]
     return schedule_of([bins[first : first + devices] for first in range(0, size, devices)], devices)
 
 
 def real_g(problem: Instance) -> Schedule:
-    """Return REAL's greedy schedule (REAL 5.3, Algorithm 1)."""
-    return _published(problem, problem.reuse_KB)
+    """Return REAL's greedy schedule (REAL 5.3, Algorithm 1); K^3 / 6 operations."""
+    return _published(problem, problem.reuse_KB, len(problem) + 1)
 
 
 def dygnex_g(problem: Instance) -> Schedule:
     """Return DyGNeX's greedy schedule (DyGNeX 4.3): the same, blind to what groups share."""
-    return _published(problem, np.zeros((len(problem), 0)))
+    return _published(problem, np.zeros((len(problem), 0)), len(problem) + 1)
+
+
+def real_g_of(targets: int) -> Scheduler:
+    """Return REAL's greedy scheduler with so many targets a step, evenly spread, in place of all: not as published."""
+    return lambda problem: _published(problem, problem.reuse_KB, targets)
+
+
+def dygnex_g_of(targets: int) -> Scheduler:
+    """Return DyGNeX's greedy scheduler with so many targets a step, evenly spread, in place of all."""
+    return lambda problem: _published(problem, np.zeros((len(problem), 0)), targets)

@@ -117,7 +117,7 @@ def judge(found: Schedule, problem: Instance, *, bound_s: float | None = None, s
         seconds=float(loads.max(1).sum()) + problem.alpha_s * len(found.steps),
         bound_s=lower_bound(problem) if bound_s is None else bound_s,
         imbalance=float((full.max(1) / full.min(1)).mean()) if len(full) else 1.0,
-        kept=1.0 - spent / alone if alone > 0 else 0.0,
+        kept=max(1.0 - spent / alone, 0.0) if alone > 0 else 0.0,
         solved_s=solved_s,
     )
 

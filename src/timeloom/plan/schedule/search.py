@@ -17,6 +17,8 @@ import numpy as np
 from timeloom.jit import inlined, kernel
 from timeloom.plan.schedule.instance import Float64s, Instance, Int64s
 
+_NEAR = 4
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bins:
@@ -38,6 +40,10 @@ class Bins:
     """Where a class begins in ``order_S``."""
     devices_C: Int64s
     speed_C: Float64s
+    by_time_K: Int64s
+    """Groups from the shortest to the longest."""
+    place_K: Int64s
+    """Where a group stands among those."""
 
     def copy(self) -> Bins:
         """Return the same bins, to be changed apart."""
@@ -201,13 +207,18 @@ def _choose_bin(num_blocks: int, first: Int64s, devices: Int64s, order: Int64s, 
 
 @inlined
 def _choose_exchange(
-    num_blocks: int, groups: Int64s, bins: Int64s, band: int, first: Int64s, devices: Int64s,
-    order: Int64s, state: np.ndarray,
+    num_blocks: int, groups: Int64s, bins: Int64s, by_time: Int64s, places: Int64s, band: int, first: Int64s,
+    devices: Int64s, order: Int64s, state: np.ndarray,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Return two bins and what each of them gives to the other (-1: nothing)."""
     limit = groups.shape[1]
     x = _choose_bin(num_blocks, first, devices, order, state)
     gives = groups[x, _below(limit, state)]
+    if gives >= 0 and _uniform(state) < 0.3:
+        # Exchange a group for one that is hardly longer or shorter: bins near their goal come nearer.
+        place = places[gives] + _below(2 * _NEAR + 1, state) - _NEAR
+        wanted = by_time[min(max(place, 0), len(bins) - 1)]
+        return x, bins[wanted], gives, wanted
     if band > 0 and limit > 1 and groups[x, 0] >= 0 and _uniform(state) < 0.5:
         # Bring a group together with one that it shares something with.
         size = limit
@@ -227,12 +238,12 @@ def _choose_exchange(
 
 @kernel(
     "int64(float64[::1], float64[:,::1], int64[:,::1], int64[::1], int64[::1], float64[::1], int64[::1], int64[::1], "
-    "int64[::1], int64[::1], float64[::1], float64, int64, float64, float64, uint64[::1])"
+    "int64[::1], int64[::1], float64[::1], int64[::1], int64[::1], float64, int64, float64, float64, uint64[::1])"
 )
 def _anneal(
     seconds: Float64s, reuse: Float64s, groups: Int64s, bins: Int64s, classes: Int64s, loads: Float64s, order: Int64s,
-    ranks: Int64s, first: Int64s, devices: Int64s, speeds: Float64s, alpha: float, moves: int, hot: float,
-    cold: float, state: np.ndarray,
+    ranks: Int64s, first: Int64s, devices: Int64s, speeds: Float64s, by_time: Int64s, places: Int64s, alpha: float,
+    moves: int, hot: float, cold: float, state: np.ndarray,
 ) -> int:  # fmt: skip
     limit, num_taken = groups.shape[1], 0
     new_x, new_y = np.empty(limit, np.int64), np.empty(limit, np.int64)
@@ -246,7 +257,9 @@ def _anneal(
     for move in range(moves):
         if move % 64 == 0:
             temperature = hot * (cold / hot) ** (move / moves)
-        x, y, from_x, from_y = _choose_exchange(num_blocks, groups, bins, reuse.shape[1], first, devices, order, state)
+        x, y, from_x, from_y = _choose_exchange(
+            num_blocks, groups, bins, by_time, places, reuse.shape[1], first, devices, order, state
+        )
         if x == y or (from_x < 0 and from_y < 0):
             continue
         if (from_x < 0 and groups[x, limit - 1] >= 0) or (from_y < 0 and groups[y, limit - 1] >= 0):
@@ -281,7 +294,8 @@ def anneal(problem: Instance, bins: Bins, *, moves: int, hot: float, cold: float
     """
     _anneal(
         problem.seconds_K, problem.reuse_KB, bins.groups_SL, bins.bin_K, bins.class_S, bins.load_S, bins.order_S,
-        bins.rank_S, bins.first_C, bins.devices_C, bins.speed_C, problem.alpha_s, moves, hot, cold, state,
+        bins.rank_S, bins.first_C, bins.devices_C, bins.speed_C, bins.by_time_K, bins.place_K,
+        problem.alpha_s, moves, hot, cold, state,
     )  # fmt: skip
 
 

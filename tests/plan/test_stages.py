@@ -1,0 +1,150 @@
+"""A run goes from plain order over profiling to a schedule, and never waits for it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tests.plan.schedule.problems import windows
+from timeloom.errors import BadConfig, BadRun, TimeloomError
+from timeloom.plan.reuse import GroupTimes
+from timeloom.plan.schedule.apart import Question, Solver
+from timeloom.plan.schedule.choose import SchedulerName, ScheduleSettings, scheduler_of
+from timeloom.plan.schedule.greedy import dygnex_g, real_g
+from timeloom.plan.schedule.plain import in_order, pair_consecutive
+from timeloom.plan.schedule.schedule import epoch_seconds, problem_of
+from timeloom.plan.stages import Solved, Stages, solved_of, speeds_of, typical
+
+COUNT = 24
+PREDICTED = GroupTimes(np.ones(COUNT), np.ones(COUNT) / 2, np.full((COUNT, 1), 0.2))
+
+
+def stages(scheduler: SchedulerName = "real_g", *, profile: int = 2) -> Stages:
+    settings = ScheduleSettings(scheduler=scheduler, plain_epochs=1, profile_epochs=profile)
+    return Stages(settings, PREDICTED, [1.0, 1.0], alpha_s=0.0, seed=0)
+
+
+def until_solved(asked: Stages, seconds: np.ndarray) -> Solved:
+    for _ in range(600):
+        if (found := asked.epoch_ended(seconds, 1.0)) is not None:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no schedule after half a minute")
+
+
+def poll_until_told(solver: Solver) -> None:
+    for _ in range(600):
+        assert solver.poll() is None
+        time.sleep(0.05)
+
+
+def test_stages_follow_each_other_and_end_with_a_schedule_made_of_measured_times() -> None:
+    """T9: the steps of stages I and II are those of plain order; only the outcome of stage III changes them."""
+    asked = stages()
+    assert asked.first() == in_order(asked.problem())
+    took = np.linspace(1.0, 3.0, COUNT)
+    seen = []
+    for _ in range(3):
+        seen.append(asked.stage)
+        assert asked.epoch_ended(took, 1.0) is None, "the solver has only just begun"
+    assert seen == ["plain", "profile", "profile"]
+    assert asked.stage == "solve"
+    found = until_solved(asked, took * 100)
+    problem = asked.problem()
+    assert problem.seconds_K == pytest.approx(took), "what is measured while it solves does not count"
+    assert found.schedule == real_g(problem)
+    assert found.predicted_s == pytest.approx(epoch_seconds(found.schedule, problem))
+    assert found.bound_s <= found.predicted_s
+    assert asked.epoch_ended(took, 1.0) is None, "a schedule is told once"
+    assert asked.state()["solved"]
+    told = json.loads(json.dumps(found.as_json()))
+    assert solved_of(told, problem) == found
+
+
+def test_asking_never_waits() -> None:
+    asked = stages("best", profile=1)
+    asked.epoch_ended(np.ones(COUNT), 60.0)
+    began = time.perf_counter()
+    assert asked.epoch_ended(np.ones(COUNT), 60.0) is None
+    assert asked.epoch_ended(np.ones(COUNT), 60.0) is None
+    assert time.perf_counter() - began < 0.5, "starting Python alone takes longer than this to import the solver"
+    asked.close()
+    asked.close()
+
+
+def test_outliers_do_not_count() -> None:
+    epochs = np.array([[1.0, 2.0], [1.02, 2.0], [9.0, 2.0], [0.98, 2.05], [1.0, 2.0]])
+    assert typical(epochs) == pytest.approx([1.0, 2.01])
+    assert typical(epochs[:1]).tolist() == [1.0, 2.0]
+
+
+def test_a_resumed_run_goes_on_with_what_was_measured() -> None:
+    before = stages()
+    for _ in range(2):
+        before.epoch_ended(np.full(COUNT, 2.0), 1.0)
+    after = stages()
+    after.restore(json.loads(json.dumps(before.state())))
+    assert after.stage == before.stage == "profile"
+    after.epoch_ended(np.full(COUNT, 2.0), 1.0)
+    assert len(until_solved(after, np.ones(COUNT)).schedule.steps) > 1
+    other = GroupTimes(np.ones(3), np.ones(3), np.zeros((3, 0)))
+    with pytest.raises(BadRun, match="times of 24 groups, but this run has 3"):
+        Stages(ScheduleSettings(), other, [1.0], alpha_s=0.0, seed=0).restore(before.state())
+
+
+def test_a_solver_that_was_at_work_when_a_run_stopped_begins_again() -> None:
+    before = stages()
+    for _ in range(3):
+        before.epoch_ended(np.ones(COUNT), 1.0)
+    before.close()
+    after = stages()
+    after.restore(before.state())
+    assert after.stage == "solve"
+    assert len(until_solved(after, np.ones(COUNT)).schedule.steps) > 1
+
+
+@pytest.mark.parametrize("name", ["in_order", "pair_consecutive"])
+def test_schedules_that_need_no_times_are_there_from_the_beginning(name: SchedulerName) -> None:
+    asked = stages(name)
+    assert asked.stage == "scheduled"
+    assert asked.first() == {"in_order": in_order, "pair_consecutive": pair_consecutive}[name](asked.problem())
+    assert asked.epoch_ended(np.ones(COUNT), 1.0) is None
+
+
+@pytest.mark.parametrize("name", ["best", "real_l", "real_g", "dygnex_l", "dygnex_g", "pair_consecutive", "in_order"])
+def test_every_scheduler_can_be_asked_for(name: SchedulerName) -> None:
+    problem = windows("growing", 6, 2)
+    found = scheduler_of(ScheduleSettings(scheduler=name, search_s=0.05), epoch_s=1.0, seed=0)(problem)
+    assert problem_of(found, problem) is None
+
+
+def test_an_integer_program_that_is_too_slow_gives_way_to_its_greedy() -> None:
+    problem = windows("growing", 40, 4)
+    for name, greedy in (("real_l", real_g), ("dygnex_l", dygnex_g)):
+        chosen: SchedulerName = "real_l" if name == "real_l" else "dygnex_l"
+        assert scheduler_of(ScheduleSettings(scheduler=chosen), epoch_s=0.01, seed=0)(problem) == greedy(problem)
+
+
+def test_a_solver_that_fails_says_so() -> None:
+    problem = windows("growing", 6, 2)
+    broken = ScheduleSettings(scheduler="real_g")
+    object.__setattr__(broken, "limit", 0)
+    solver = Solver(Question(problem=problem, settings=broken, epoch_s=1.0, seed=0))
+    with pytest.raises(TimeloomError, match=r"solves the schedule ended with 1.*schedule.limit=0.*in_order"):
+        poll_until_told(solver)
+    solver.close()
+
+
+def test_speeds_are_told_from_times() -> None:
+    predicted = np.array([1.0, 2.0, 3.0, 1.0])
+    took = np.array([1.0, 2.0, 6.0, 2.0])
+    assert speeds_of(predicted, took, np.array([0, 0, 1, 1]), 3).tolist() == [1.0, 0.5, 0.75]
+
+
+def test_settings_without_sense_are_refused() -> None:
+    for wrong in ({"limit": 0}, {"plain_epochs": -1}, {"profile_epochs": 0}, {"search_s": 0.0}):
+        with pytest.raises(BadConfig, match=f"schedule.{next(iter(wrong))}="):
+            ScheduleSettings(**wrong)
