@@ -21,10 +21,11 @@ from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.records import CHECKPOINTS, Evaluated, Record, RunDirectory, Saved, Started, Stepped, is_run, read_config
 from timeloom.systems import preset_of
 from timeloom.train import checkpoint
+from timeloom.train.arrivals import AllThere
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
 from timeloom.train.inference import Result
-from timeloom.train.live import train_live
+from timeloom.train.live import first_scored, train_live
 from timeloom.train.loop import train as train_fixed
 from timeloom.train.ranks import here, joined, refuse_impossible
 from timeloom.train.reopen import graph_of, session_of, settings_of_run
@@ -64,9 +65,9 @@ def train(
         refuse_impossible(chosen, world.size)
         assert_same(world, "the configuration", dump(chosen).encode())
         session = open_session(chosen, opened, should_stop=should_stop, world=world)
-        started = _started(session)
-        with _first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
-            return _begin(Trainer(session, run), started, show, Path(out))
+        started = started_of(session)
+        with on_first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
+            return _run(Trainer(session, run), started, show, Path(out))
 
 
 def settings_for(
@@ -83,7 +84,7 @@ def settings_for(
 
 
 @contextmanager
-def _first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
+def on_first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
     """Give the run directory on the rank that writes it, and None on the others."""
     if world.rank:
         yield None
@@ -92,7 +93,7 @@ def _first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirect
         yield run
 
 
-def _started(session: Session) -> Started:
+def started_of(session: Session) -> Started:
     """Return what there is to tell of a run before it begins."""
     return Started(
         graph=session.feed.graph.name, num_parameters=sum(p.numel() for p in session.predictor.parameters()),
@@ -100,8 +101,24 @@ def _started(session: Session) -> Started:
     )  # fmt: skip
 
 
-def _begin(trainer: Trainer, started: Started, show: Show, path: Path) -> Result:
-    """Tell that a run begins, and run it to its end."""
+def _records(trainer: Trainer) -> Iterator[Record]:
+    """Return the loop of the protocol that the settings name."""
+    if trainer.session.settings.train.protocol == "fixed":
+        return train_fixed(trainer)
+    return train_live(trainer, AllThere(trainer, first_scored(trainer.session.split)))
+
+
+def _hint(path: Path) -> str:
+    return f"timeloom train --resume {path}"
+
+
+def _run(trainer: Trainer, started: Started, show: Show, path: Path) -> Result:
+    tell_beginning(trainer, started, show)
+    return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
+
+
+def tell_beginning(trainer: Trainer, started: Started, show: Show) -> None:
+    """Tell that a run begins."""
     if trainer.run is not None:
         graph = trainer.session.graph
         first: list[Record] = [started]
@@ -110,7 +127,6 @@ def _begin(trainer: Trainer, started: Started, show: Show, path: Path) -> Result
         for record in first:
             trainer.run.append(record)
             show(record)
-    return _drive(trainer, show, path)
 
 
 def _absolute(model: str) -> str:
@@ -126,28 +142,30 @@ def resume(
     """Go on with a run from its last checkpoint, or the one named; it ends as if it had never been interrupted."""
     path = Path(run)
     chosen = changed_settings(path, settings or {})
+    if chosen.live.known:
+        raise BadConfig(f"{path} follows a graph that grows: go on with 'timeloom follow {chosen.graph} --out {path}'")
     with (
         stop_requests() as should_stop, joined(chosen, here()) as world,
-        _first(world, lambda: RunDirectory.open(path)) as directory,
+        on_first(world, lambda: RunDirectory.open(path)) as directory,
     ):  # fmt: skip
         refuse_impossible(chosen, world.size)
-        saved = _found(world, path / CHECKPOINTS, name)
+        saved = find_checkpoint(world, path / CHECKPOINTS, name)
         if saved is None:
             session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
-            return _begin(Trainer(session, directory), _started(session), show, path)
+            return _run(Trainer(session, directory), started_of(session), show, path)
         trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
         resumed = trainer.restore(saved)
         _extend(trainer)
         if directory is not None:
             directory.append(resumed)
-            show(_started(trainer.session))
+            show(started_of(trainer.session))
             show(resumed)
-        return _drive(trainer, show, path)
+        return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
 
 
-def _found(world: World, folder: Path, name: str | None) -> checkpoint.Checkpoint | None:
+def find_checkpoint(world: World, folder: Path, name: str | None) -> checkpoint.Checkpoint | None:
     """Collective. Return the checkpoint to go on from: the one named, or the newest that is good (None: there is none).
 
     The first rank finds it; all read it, so the folder is on a disk that all machines share.
@@ -183,14 +201,13 @@ def _extend(trainer: Trainer) -> None:
         progress.ended = ""
 
 
-def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
-    """Run the loop to its end; write its records, and save when it is asked to stop."""
+def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record], hint: str) -> Result:
+    """Run a loop to its end; write its records, and save when it is asked to stop. ``hint`` says how to go on."""
     session, run = trainer.session, trainer.run
-    live = session.settings.train.protocol == "live"
     board = Board(path) if session.settings.train.tensorboard and run is not None else None
     tested: Evaluated | None = None
     try:
-        for record in train_live(trainer) if live else train_fixed(trainer):
+        for record in records:
             if run is not None:
                 logged = session.settings.train.log_steps or not isinstance(record, Stepped)
                 if logged and not isinstance(record, Saved):
@@ -205,7 +222,7 @@ def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
             trainer.save()
         raise Interrupted(
             f"stopped in epoch {trainer.progress.epoch}, after step {trainer.progress.step}, and saved: go on with "
-            f"'timeloom train --resume {path}'"
+            f"'{hint}'"
         ) from None
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not _is_out_of_memory(error):

@@ -131,11 +131,7 @@ def open_session(
         keep_memory()
     dtype = _DTYPES[settings.train.precision]
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
-    feed = Feed(
-        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=settings.window.length + settings.task.ahead + 2, reuse=settings.reuse,
-        holding=_holding(settings, graph, split, world),
-    )  # fmt: skip
+    feed = _feed(settings, graph, split, world)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
@@ -161,6 +157,29 @@ def open_session(
             f"{', '.join(goal.metrics)}"
         )
     return session
+
+
+def grown(session: Session, graph: GraphLike, num_snapshots: int) -> Session:
+    """Collective. Return the session of the same run on a graph that has grown: the same model, scales and decisions.
+
+    Its parts stay those of the beginning, and the last one reaches to the label of the newest snapshot.
+    """
+    settings = session.settings
+    split = dataclasses.replace(session.split, test_stop=num_snapshots - session.split.horizon)
+    feed = _feed(settings, graph, split, session.world)
+    feed.scales = session.feed.scales
+    goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
+    walker = make_walker(settings, feed, session.model, session.decided, session.profile)
+    return dataclasses.replace(session, graph=graph, feed=feed, split=split, goal=goal, walker=walker)
+
+
+def _feed(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Feed:
+    """Collective. Return what a model is fed of the part of a graph that is on this rank."""
+    return Feed(
+        graph, settings.task, settings.inputs, dtype=_DTYPES[settings.train.precision], device=world.device,
+        cache_bytes=_cache_bytes(settings, world), at_hand=settings.window.length + settings.task.ahead + 2,
+        reuse=settings.reuse, holding=_holding(settings, graph, split, world),
+    )  # fmt: skip
 
 
 def _split(settings: RunSettings, num_snapshots: int) -> Split:

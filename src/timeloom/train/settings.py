@@ -69,6 +69,9 @@ class LiveSettings:
     held_out: float = 0.1  # the share of a snapshot's targets that only decides when to stop
     warmup: float = 0.1
     """The share of the snapshots, the earliest, that is learnt from and not scored; scales are made of them alone."""
+    known: int = 0
+    """Snapshots that there were when `timeloom follow` began, which writes it down: shares are those of these
+    snapshots (0: the run does not follow a graph)."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.warmup < 1.0:

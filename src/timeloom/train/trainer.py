@@ -23,7 +23,7 @@ from timeloom.train.prefetch import Prefetch
 from timeloom.train.profile import Part, clock_offset
 from timeloom.train.session import Session, Stopped, scale_tensors
 from timeloom.train.walk import Carry, carry_of
-from timeloom.train.worker import Learnt
+from timeloom.train.worker import Learnt, LiveWorker
 from timeloom.train.workers import make_worker
 
 
@@ -118,6 +118,15 @@ class Trainer:
         self._prefetch.close()
         self.worker.close()
         self.control.close()
+
+    def move_to(self, session: Session) -> None:
+        """Go on with the same parameters on a graph that has grown; what is carried grows with it."""
+        assert isinstance(self.worker, LiveWorker), "graphs grow under the live protocol"
+        self._prefetch.close()
+        self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
+        self.session, self.worker = session, self.worker.moved(session)
+        if self.carry is not None:
+            self.carry = carry_of(session.model, self.carry.tensors(), session.graph.num_nodes)
 
     def _read_ahead(self, step: Step, draw: Draw) -> None:
         """Wait for what this step needs, and have what the next one needs made ready meanwhile."""

@@ -61,3 +61,19 @@ class Worker(ABC):
     @abstractmethod
     def own(self, carry: Carry) -> Carry:
         """Return this rank's share of what a checkpoint carries."""
+
+
+class LiveWorker(Worker):
+    """One that can follow the live protocol, one window at a time."""
+
+    @abstractmethod
+    def held(self, unit: Unit, draw: Draw, carry: Carry | None) -> float | None:
+        """Collective. Return the mean loss of a window's targets, which nothing is learnt from (None: it has none)."""
+
+    @abstractmethod
+    def look(self, unit: Unit, carry: Carry | None) -> tuple[list[Seen], Carry | None]:
+        """Collective. Return what is seen at a window's targets, as far as this rank scores it, and what is kept."""
+
+    @abstractmethod
+    def moved(self, session: Session) -> LiveWorker:
+        """Return a worker that goes on with the session of a graph that has grown."""

@@ -80,6 +80,14 @@ class Stock:
                 self._begin(first)
             self._append(self.store.snapshots.stop if len(self.store.snapshots) else first)
 
+    def move_to(self, feed: Feed) -> None:
+        """Go on with a graph that has grown; what is held stays."""
+        self.feed = feed
+        size = feed.graph.num_nodes
+        self.known = {
+            t: Whereabouts(padded(one.server_N, size), padded(one.since_N, size)) for t, one in self.known.items()
+        }
+
     @staticmethod
     def _spans(held: range, first: int, last: int) -> bool:
         return len(held) > 0 and held.start <= first and last <= held.stop

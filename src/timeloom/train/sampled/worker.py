@@ -35,7 +35,7 @@ from timeloom.train.sampled.stock import Stock
 from timeloom.train.session import Session, unit_randomness
 from timeloom.train.walk import Carry
 from timeloom.train.window_view import SomeNodes
-from timeloom.train.worker import Learnt, Worker
+from timeloom.train.worker import Learnt, LiveWorker
 
 _TRAINING, _LOOKING = 0, 1
 """What neighbours are drawn for."""
@@ -52,7 +52,7 @@ class Batch:
     sample: Sample
 
 
-class SampledWorker(Worker):
+class SampledWorker(LiveWorker):
     """Its stores hold one window after the other; nothing is carried from window to window."""
 
     def __init__(self, session: Session) -> None:
@@ -127,8 +127,13 @@ class SampledWorker(Worker):
 
     def _counted(self, losses: list[Loss | None]) -> Float64s:
         """Collective. Return how many targets all ranks have, for each snapshot."""
-        told = torch.tensor([0.0 if one is None else one.count for one in losses], dtype=torch.float64)
-        return self.session.world.all_reduce(told, "control/targets").numpy()
+        return self._summed([0.0 if one is None else one.count for one in losses])
+
+    def _summed(self, numbers: list[float]) -> Float64s:
+        """Collective. Return the sums over all ranks."""
+        told = torch.tensor(numbers, dtype=torch.float64)
+        found: Float64s = self.session.world.all_reduce(told, "control/targets").numpy()
+        return found
 
     def _of_batch(self, draw: Draw, unit: Unit) -> Draw:
         return replace(draw, batch=unit.batch, batches=batches_of(self.session.settings))
@@ -219,6 +224,28 @@ class SampledWorker(Worker):
         if session.world.rank:
             return []
         return [Seen(t, found[t], torch.from_numpy(batch.born[t]).to(session.device)) for t in unit.targets]
+
+    def held(self, unit: Unit, draw: Draw, carry: Carry | None) -> float | None:
+        """Collective. Return the mean loss of a window's targets."""
+        batch = self._take(unit, draw)
+        with torch.no_grad():
+            seen = self._see(batch)
+            with self.session.computing():
+                losses = [self.session.goal.loss(self.session.head, one, draw) for one in seen]
+        counts = self._counted(losses)
+        totals = self._summed([0.0 if one is None else float(one.total) for one in losses])
+        found = totals[counts > 0] / counts[counts > 0]
+        return float(found.mean()) if len(found) else None
+
+    def look(self, unit: Unit, carry: Carry | None) -> tuple[list[Seen], Carry | None]:
+        """Collective. Return what is seen at a window's targets, on the first rank; nothing is kept."""
+        return self._look(unit), None
+
+    def moved(self, session: Session) -> SampledWorker:
+        """Return this worker: what is stored stays where it is."""
+        self.session = session
+        self.stock.move_to(session.feed)
+        return self
 
     def _gather(self, homes: Homes, seen: Seen, found: dict[int, Tensor]) -> None:
         """Collective. Add the rows of all ranks to what is found of all nodes, on the first rank."""
