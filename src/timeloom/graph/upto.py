@@ -46,8 +46,8 @@ class UpTo:
     """The first ``count`` snapshots of a graph, and the nodes that are in them.
 
     Which nodes these are does not depend on what was appended later: what is computed of this graph is the same
-    whenever it is computed. Nodes are numbered as they arrive, so they are the first ones, up to the last one that has
-    an edge in these snapshots.
+    whenever it is computed. They are the first ones, up to the last one that has an edge in these snapshots: nodes that
+    an append brings are numbered after all others.
     """
 
     def __init__(self, graph: DynamicGraph, count: int) -> None:
