@@ -16,11 +16,11 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def make(case: Case, path: Path) -> Path:
         sources = np.concatenate([a, b, ring])
         tables.append((sources, np.concatenate([b, a, (ring + 1) % case.nodes]), np.full(len(sources), t)))
         widths = np.arange(5) * case.features // 4
-        for low, high in zip(widths[:-1], widths[1:], strict=True):
+        for low, high in pairwise(widths):
             changed = np.flatnonzero(rng.random(case.nodes) < case.change)
             rows[changed, low:high] = rng.standard_normal((len(changed), high - low), np.float32)
         features.append(rows.copy())
@@ -195,7 +195,7 @@ def tell(found: dict[str, list[dict[str, Any]]], ranks: int) -> None:
     """Print a table."""
     lines = [
         "", f"{ranks} ranks", "",
-        "| partition | fetched MB/update | of metis | ms/update | times as fast as metis | moved | held MB | saved | uneven |",
+        "| partition | fetched MB/update | of metis | ms/update | times as fast | moved | held MB | saved | uneven |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for by, rounds in found.items():

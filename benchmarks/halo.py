@@ -175,7 +175,7 @@ def main() -> None:
             if outcome.code:
                 sys.exit(outcome.told)
             for case in json.loads(out.read_text()):
-                alone = {**{case["model"]: case}, **alone} if ranks == 1 else alone
+                alone = {case["model"]: case, **alone} if ranks == 1 else alone
                 print(row_of(case, alone[case["model"]]))
 
 

@@ -22,6 +22,9 @@ SOURCES = (
     ("system", "train/system.py", "SystemSettings"),
     ("system.partition", "plan/partition/choose.py", "PartitionSettings"),
     ("system.partition.online", "plan/partition/online.py", "OnlineSettings"),
+    ("hybrid", "plan/batch/hybrid_settings.py", "HybridSettings"),
+    ("hybrid.dqn", "plan/tune/dqn.py", "DqnSettings"),
+    ("flare", "plan/batch/flare.py", "FlareSettings"), ("tune", "plan/tune/window.py", "TuneSettings"),
     ("schedule", "plan/schedule/choose.py", "ScheduleSettings"),
     ("distdy", "plan/batch/sample.py", "DistdySettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
@@ -75,11 +78,12 @@ def fields(source: str, name: str) -> Iterator[tuple[str, str, str, str]]:
         if token.type == tokenize.COMMENT
     }
     whole = ast.parse(source).body
-    aliases = {
-        node.targets[0].id: ast.unparse(node.value)
-        for node in whole
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-    }
+    aliases = named_types(whole)
+    for node in whole:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("timeloom."):
+            path = ROOT / "src" / f"{(node.module or '').replace('.', '/')}.py"
+            theirs = named_types(ast.parse(path.read_text(encoding="utf-8")).body) if path.exists() else {}
+            aliases |= {one.name: theirs[one.name] for one in node.names if one.name in theirs}
     body = next(node for node in whole if isinstance(node, ast.ClassDef) and node.name == name).body
     for node, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
@@ -94,6 +98,15 @@ def fields(source: str, name: str) -> Iterator[tuple[str, str, str, str]]:
         yield node.target.id, shown_type(aliases.get(kind, kind)), shown_default(node.value), text.replace("|", "\\|")
 
 
+def named_types(body: list[ast.stmt]) -> dict[str, str]:
+    """Return what the names of a module stand for."""
+    return {
+        node.targets[0].id: ast.unparse(node.value)
+        for node in body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+
+
 def shown_type(text: str) -> str:
     """Return a type as a person reads it: the words of a Literal, else its name."""
     if text.startswith("Literal["):
@@ -102,6 +115,7 @@ def shown_type(text: str) -> str:
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
         "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
         "tuple[int, ...]": "list of whole numbers",
+        "tuple[float, ...]": "list of numbers", "PartitionSettings": "table",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip
     return known[text]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -33,6 +34,7 @@ from timeloom.records import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
     as_json,
     from_json,
@@ -60,6 +62,10 @@ EXAMPLES: list[Record] = [
     ),
     Predicted(split="test", what="log1p(in-degree)", truth=(1.0, 2.0), predicted=(1.5, 1.75)),
     Deviated(epoch=1, what="sym-lazy", deviation=5e-4),
+    Averaged(
+        epoch=1, step=3, snapshots=0.5, nodes=0.25, steps=(3, 2), loss=0.5, step_seconds=0.1, seconds=0.5,
+    ),
+    Tuned(full=2, decayed=6, alpha=0.1, score=0.5, trials=((2, 0.1, 1.0, 0.5, 1.0, 0.0),)),
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
 scores = st.dictionaries(texts, numbers, max_size=3)
@@ -75,6 +81,9 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[st.integers()] * 4, numbers), max_size=3).map(
         tuple
     ),
+    "tuple[tuple[int, float, float, float, float, float], ...]": st.lists(
+        st.tuples(st.integers(), *[numbers] * 5), max_size=3
+    ).map(tuple),
     "dict[str, dict[str, float]]": st.dictionaries(texts, scores, max_size=3),
     "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | st.integers() | numbers | st.booleans()),
 }

@@ -18,10 +18,11 @@ from timeloom.records import Traffic, read
 from timeloom.train import checkpoint
 
 SMALL = [
-    "--set", "model.hidden=4", "--set", "model.layers=1", "--set", "distdy.fanouts=[3]", "--set", "window.length=3",
+    "--set", "model.hidden=4", "--set", "model.layers=1", "--set", "window.length=3",
     "--set", "live.warmup=0.3", "--set", "live.steps=4", "--set", "train.precision=float64", "--set",
     "train.device=cpu", "--set", "train.threads=1", "--set", "train.save_seconds=0",
 ]  # fmt: skip
+SAMPLED = ["--system", "distdy", "--set", "distdy.fanouts=[3]"]
 KNOWN, ALL = 6, 14
 
 
@@ -106,14 +107,14 @@ def test_a_follower_that_is_killed_ends_with_the_model_of_one_that_was_not(tmp_p
 
 @pytest.mark.slow
 def test_two_followers_that_are_killed_end_with_the_model_of_those_that_were_not(tmp_path: Path) -> None:
-    killed_and_gone_on_with(tmp_path, "--system", "distdy", "--workers", "2")
+    killed_and_gone_on_with(tmp_path, *SAMPLED, "--workers", "2")
 
 
 @pytest.mark.slow
 def test_two_processes_of_distdy_learn_what_one_learns(tmp_path: Path) -> None:
     graph = ingest(tmp_path, "graph")
     append(tmp_path, graph, KNOWN, ALL)
-    command = ["train", graph, *SMALL, "--system", "distdy", "--set", "train.epochs=2", "--quiet"]
+    command = ["train", graph, *SMALL, *SAMPLED, "--set", "train.epochs=2", "--quiet"]
     assert run([*command, "--out", str(tmp_path / "one")]) == 0
     two = [
         sys.executable,
@@ -151,7 +152,7 @@ def test_a_follower_tells_its_scores_when_nothing_more_arrives(
     (["--until", "-1"], "--until -1"),
     (["--workers", "2"], "need a system"),
     (["--workers", "2", "--system", "psg"], "use one worker, --system distdy"),
-    (["--workers", "2", "--system", "distdy", "--model", "tgcn"], "neighbours are sampled for layers of means"),
+    (["--workers", "2", *SAMPLED, "--model", "tgcn"], "neighbours are sampled for layers of means"),
 ])  # fmt: skip
 def test_what_cannot_be_followed_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str

@@ -99,7 +99,9 @@ def ended(job: subprocess.Popen[str]) -> tuple[int, str]:
 @pytest.mark.parametrize("system", ["psg", "esdg"])
 def test_a_killed_rank_is_named_and_all_end(graph: Path, system: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with begun(out, graph, "--out", out, "--system", system, "--workers", 2, sets=(*SETS, "train.save_seconds=0")) as job:
+    with begun(
+        out, graph, "--out", out, "--system", system, "--workers", 2, sets=(*SETS, "train.save_seconds=0")
+    ) as job:
         rank_of(job, 1).kill()
         code, told = ended(job)
     assert code == 137
@@ -164,7 +166,11 @@ def test_a_run_that_is_told_to_stop_is_saved_and_goes_on_with_any_number_of_rank
     graph: Path, system: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    sets = (*SETS, "train.save_seconds=1000", *(["window.state=inherit", "window.stride=0"] if system == "esdg" else []))
+    sets = (
+        *SETS,
+        "train.save_seconds=1000",
+        *(["window.state=inherit", "window.stride=0"] if system == "esdg" else []),
+    )
     with begun(out, graph, "--out", out, "--system", system, "--workers", 2, sets=sets, saves=False) as job:
         job.send_signal(signal.SIGTERM)
         code, told = ended(job)
@@ -185,7 +191,18 @@ def test_a_run_that_is_told_to_stop_is_saved_and_goes_on_with_any_number_of_rank
 def test_a_model_that_a_system_cannot_serve_is_refused_before_any_rank_starts(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["train", str(graph), "--out", str(tmp_path / "run"), "--system", "esdg", "--workers", "2", "--model", "dcrnn"]
+    given = [
+        "train",
+        str(graph),
+        "--out",
+        str(tmp_path / "run"),
+        "--system",
+        "esdg",
+        "--workers",
+        "2",
+        "--model",
+        "dcrnn",
+    ]
     assert run([*given, "--set", "system.time=alltoall"]) == 2
     told = capsys.readouterr().err
     assert "model dcrnn on several ranks with system.name=esdg" in told
@@ -202,4 +219,6 @@ def test_systems_lists_what_serves_which_models(capsys: pytest.CaptureFixture[st
     cells = {line.split()[0]: line[at : at + 3].strip() for line in lines if line[at : at + 3].strip() in ("yes", "no")}
     assert cells["dcrnn"] == cells["evolvegcn_o"] == "no"
     assert cells["gcn_gru"] == cells["sage_attention"] == "yes"
-    assert any(line.startswith("tgcn_integrated, dcrnn with esdg system.time=alltoall: its memory reads") for line in lines)
+    assert any(
+        line.startswith("tgcn_integrated, dcrnn with esdg system.time=alltoall: its memory reads") for line in lines
+    )

@@ -86,7 +86,7 @@ def test_the_oldest_batch_makes_room_and_every_kept_one_is_drawn() -> None:
     assert reservoir.has_room(1)
     rng = np.random.default_rng(0)
     assert {reservoir.draw(0, rng).number for _ in range(100)} == {2, 3, 4}
-    assert reservoir.num_bytes == sum(batch.cutout.num_bytes for batch in reservoir.kept(0))
+    assert reservoir.num_bytes == sum(batch.num_bytes for batch in reservoir.kept(0))
     reservoir.clear()
     assert (len(reservoir), reservoir.num_bytes, reservoir.has_room(0)) == (0, 0, True)
 
@@ -94,7 +94,7 @@ def test_the_oldest_batch_makes_room_and_every_kept_one_is_drawn() -> None:
 def test_a_ring_at_its_limit_of_bytes_counts_as_full_and_keeps_the_newest() -> None:
     maker = maker_of(SIZES)
     batches = [maker.hybrid(0, number) for number in range(6)]
-    limit = 2 * sum(batch.cutout.num_bytes for batch in batches[:2])
+    limit = 2 * sum(batch.num_bytes for batch in batches[:2])
     reservoir = Reservoir((10, 4), limit_bytes=limit)
     for batch in batches:
         reservoir.put(batch)

@@ -190,8 +190,9 @@ def test_by_hand_the_interval_follows_the_median_rank() -> None:
     assert rounds.interval_s == 0.0
     decision = rounds.take([Report(3, 0.2, 6.0), Report(3, 0.1, 3.0), Report(3, 0.9, 3.0), Report()])
     assert decision == Decision(
-        number=1, stop=False, total_weight=3.0, interval_s=2.0, loss=12 / 9, held_loss=None, step_seconds=0.2
-    )
+        number=1, stop=False, total_weight=3.0, interval_s=2.0, loss=12 / 9, held_loss=None, step_seconds=0.2,
+        save=False, cells=0, edges=0, steps=(3, 3, 3, 0),
+    )  # fmt: skip
     # Where nobody made a step the time stays as it was.
     assert rounds.take([Report(), Report()]).interval_s == pytest.approx(2.0)
 
@@ -200,6 +201,18 @@ def test_by_hand_losses_of_validation_are_weighed_by_nodes_and_steps_by_number_w
     rounds = Rounds(HybridSettings(weigh_by_steps=True), has_nodes=True)
     decision = rounds.take([Report(2, 0.1, 1.0, 30.0, 10.0), Report(5, 0.1, 1.0, 10.0, 30.0, 1.0)])
     assert (decision.total_weight, decision.held_loss, decision.stop) == (7.0, 1.0, True)
+
+
+def test_a_step_that_had_nothing_to_learn_from_fills_its_time_and_has_no_weight() -> None:
+    rounds = Rounds(HybridSettings(round_seconds=3.0), has_nodes=True)
+    rounds.begin(0.0)
+    rounds.stepped(None, 2.0, cells=6, edges=10)
+    assert rounds.is_due(3.0)
+    idle = rounds.report(save=True)
+    rounds.stepped(4.0, 2.0, cells=5, edges=1)
+    decision = rounds.take([idle, rounds.report()])
+    assert (decision.total_weight, decision.loss, decision.steps) == (1.0, 4.0, (0, 1))
+    assert (decision.cells, decision.edges, decision.save) == (17, 21, True)
 
 
 def test_a_given_time_between_rounds_stays() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from timeloom.records import (
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -22,6 +23,7 @@ from timeloom.records import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
 )  # fmt: skip
 
@@ -118,6 +120,17 @@ class Fake:
             ))  # fmt: skip
         baselines = {"zero": {"mse": 2.8, "mae": 1.46}, "persistence": {"mse": 0.214, "mae": 0.333}}
         scores = {"mse": loss * 1.1, "mae": loss * 1.5}
+        if epoch == 0:
+            trials = ((2, 0.25, 0.9, 0.8, 0.5, 1e6), (1, 0.5, 0.9, 0.85, 0.25, 0.0))
+            told.append(Averaged(
+                epoch=0, step=1, snapshots=0.2, nodes=0.05, steps=(4,) * self.ranks, loss=loss, step_seconds=0.1,
+                seconds=0.4,
+            ))  # fmt: skip
+            told.append(Tuned(full=2, decayed=6, alpha=0.25, score=0.2, trials=trials))
+        told.append(Averaged(
+            epoch=epoch, step=epoch * self.steps + 1, snapshots=0.5, nodes=0.25, steps=(3,) * self.ranks, loss=loss,
+            step_seconds=0.1, seconds=0.3,
+        ))  # fmt: skip
         told.append(Deviated(epoch=epoch, what="sym-lazy", deviation=0.001 * (epoch + 1)))
         told.append(Evaluated(epoch=epoch, split="val", scores=scores, baselines=baselines, seconds=0.05))
         return told

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.graph.tiny import Edge, TinyFeatures, TinyGraph, snapshot_of
 from tests.train.test_systems import settings_of
@@ -92,7 +91,7 @@ def learnt_by(session: Session, *units: Unit) -> tuple[Learnt, float | None, flo
     session.predictor.train()
     learnt = make_worker(session).learn(units, DRAW, None)
     grads = {name: parameter.grad for name, parameter in session.model.named_parameters()}
-    w, a = (None if grads[name] is None else float(grads[name]) for name in ("w", "a"))
+    w, a = (None if grad is None else float(grad) for grad in (grads["w"], grads["a"]))
     return learnt, w, a
 
 

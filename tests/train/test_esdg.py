@@ -84,7 +84,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("model", "ranks"), [("gcn_gru", 2), ("gcn_gru", 7), ("wdgcn", 3), ("evolvegcn_o", 3), ("dcrnn", 2)])
+@pytest.mark.parametrize(
+    ("model", "ranks"), [("gcn_gru", 2), ("gcn_gru", 7), ("wdgcn", 3), ("evolvegcn_o", 3), ("dcrnn", 2)]
+)
 def test_a_relay_is_exact_whatever_the_windows(graph: Path, model: str, ranks: int, variant: str) -> None:
     settings = settings_of(graph, "esdg", {"model": {"name": model}}, VARIANTS[variant])
     stop = stop_of(settings)
@@ -92,7 +94,9 @@ def test_a_relay_is_exact_whatever_the_windows(graph: Path, model: str, ranks: i
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(("model", "ranks"), [("gcn_gru", 2), ("gcn_gru", 7), ("wdgcn", 3), ("mpnn_lstm", 3), ("gat_lstm", 2)])
+@pytest.mark.parametrize(
+    ("model", "ranks"), [("gcn_gru", 2), ("gcn_gru", 7), ("wdgcn", 3), ("mpnn_lstm", 3), ("gat_lstm", 2)]
+)
 def test_an_alltoall_is_exact_whatever_the_windows(graph: Path, model: str, ranks: int, variant: str) -> None:
     settings = settings_of(graph, "esdg", {"model": {"name": model}}, ALLTOALL, VARIANTS[variant])
     stop = stop_of(settings)
@@ -146,7 +150,9 @@ def test_the_rows_of_few_nodes_are_handed_on_where_few_are_read() -> None:
     mask = session.walker.demand(window, session.goal.reads).encoded[0][0]
     assert mask is not None
     walker, first = session.walker, dealt(window, 2)[0]
-    walked = walker.go(first, walker.encode(first, session.goal.reads), first_carry(session.model, session.feed), session.goal.reads)
+    walked = walker.go(
+        first, walker.encode(first, session.goal.reads), first_carry(session.model, session.feed), session.goal.reads
+    )
     assert [len(part) for part in walked.after.state] == [mask.sum()] * len(walked.after.state)
     assert mask.sum() < 8
 
@@ -158,8 +164,11 @@ def scores_of(settings: RunSettings, graph: GraphLike, world: World | None = Non
 
 
 @pytest.mark.parametrize("state", ["zero", "inherit"])
-@pytest.mark.parametrize("model", ["gcn_gru", "evolvegcn_o"])
-@pytest.mark.parametrize("way", [{}, ALLTOALL, {"system": {"divide": "windows", "pipeline": True}}])
+@pytest.mark.parametrize(("way", "model"), [
+    ({}, "gcn_gru"), ({}, "evolvegcn_o"), (ALLTOALL, "gcn_gru"),
+    ({"system": {"divide": "windows", "pipeline": True}}, "gcn_gru"),
+    ({"system": {"divide": "windows", "pipeline": True}}, "evolvegcn_o"),
+])  # fmt: skip
 def test_several_ranks_score_what_one_process_scores(way: dict[str, Any], model: str, state: str) -> None:
     graph = tiny(1, num_nodes=12, num_snapshots=16, weighted=True)
     settings = tiny_settings({"window": {"state": state, "stride": 0}}, {"model": {"name": model}}, way)
@@ -168,12 +177,42 @@ def test_several_ranks_score_what_one_process_scores(way: dict[str, Any], model:
         assert found == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.parametrize("state", ["zero", "inherit"])
+@pytest.mark.parametrize("way", [{}, ALLTOALL])
+def test_every_snapshot_is_scored_on_one_rank(way: dict[str, Any], state: str) -> None:
+    graph = tiny(1, num_nodes=12, num_snapshots=16, weighted=True)
+    settings = tiny_settings({"window": {"state": state, "stride": 0}}, {"model": {"name": "gcn_gru"}}, way)
+
+    def seen(world: World) -> list[int]:
+        return [one.t for one in make_worker(open_session(settings, graph, world=world)).see(6, 13)]
+
+    times = threads.run(3, seen)
+    assert sorted(t for mine in times for t in mine) == list(range(6, 13))
+    assert all(times) == (state == "zero"), "without a past they are shared out"
+
+
+def test_ranks_lay_rows_alike_whatever_their_snapshots_share(tmp_path: Path) -> None:
+    """The first rank's snapshots are all equal, so that a table of them is short; the second one's differ."""
+    snapshots = random_snapshots(NODES, 9, 12)
+    graph = graph_of(tmp_path / "graph", [snapshots[0]] * 4 + snapshots[4:])
+    tables = {
+        "window": {"length": 8},
+        "reuse": {"mode": "versions", "cache": "off"},
+        "split": {"train": 0.8, "val": 0.1},
+    }
+    settings = settings_of(graph, "esdg", {"model": {"name": "gcn_gru"}}, ALLTOALL, tables)
+    stop = stop_of(settings)
+    assert_equal(together(settings, 2, stop), alone(settings, 1, stop))
+
+
 @pytest.mark.parametrize("way", [{}, ALLTOALL])
 @pytest.mark.parametrize("ranks", [(2, 1), (2, 3), (1, 3)])
 def test_what_ranks_carry_is_saved_whole_and_dealt_out_to_others(way: dict[str, Any], ranks: tuple[int, int]) -> None:
     """A run is resumed on another number of ranks: the windows after the checkpoint give the same losses."""
     graph = tiny(1, num_nodes=12, num_snapshots=14, weighted=True)
-    settings = tiny_settings({"window": {"state": "inherit", "stride": 0, "length": 2}}, {"model": {"name": "wdgcn"}}, way)
+    settings = tiny_settings(
+        {"window": {"state": "inherit", "stride": 0, "length": 2}}, {"model": {"name": "wdgcn"}}, way
+    )
     draw = Draw(seed=0, epoch=0)
     first, second = training_windows(settings.window, 4)
 
@@ -192,7 +231,10 @@ def test_what_ranks_carry_is_saved_whole_and_dealt_out_to_others(way: dict[str, 
     wanted = threads.run(1, before)[0]
     for part, other in zip(carry.tensors(), wanted.tensors(), strict=True):
         torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-14)
-    losses = [*threads.run(ranks[1], lambda world: after(world, carry)), *threads.run(1, lambda world: after(world, carry))]
+    losses = [
+        *threads.run(ranks[1], lambda world: after(world, carry)),
+        *threads.run(1, lambda world: after(world, carry)),
+    ]
     np.testing.assert_allclose(losses, losses[-1], rtol=1e-12)
 
 
@@ -211,7 +253,7 @@ def test_alltoall_refuses_rows_that_belong_to_no_node(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(ODD_MODEL)
     settings = tiny_settings({}, {"model": {"name": f"{own}:Odd"}}, ALLTOALL)
-    with pytest.raises(BadConfig, match="rows that belong to no node.*system.time=relay"):
+    with pytest.raises(BadConfig, match=r"rows that belong to no node.*system\.time=relay"):
         refuse_impossible(settings, 2)
 
 
@@ -241,7 +283,7 @@ class Odd(Model):
 @pytest.mark.parametrize("system", ["psg", "esdg", "blad"])
 def test_statistics_of_batches_are_refused_on_several_ranks(system: str) -> None:
     settings = settings_of(Path(), system, {"model": {"name": "mpnn_lstm", "batch_norm": True}})
-    with pytest.raises(BadConfig, match="batch normalisation.*model.batch_norm=false"):
+    with pytest.raises(BadConfig, match=r"batch normalisation.*model\.batch_norm=false"):
         refuse_impossible(settings, 2)
 
 

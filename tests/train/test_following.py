@@ -28,7 +28,6 @@ SMALL: dict[str, Any] = {
     "model": {"hidden": 4, "span": 3, "layers": 1, "heads": 2},
     "window": {"length": 3},
     "live": {"steps": 3, "patience": 2, "held_out": 0.3, "warmup": 0.3},
-    "distdy": {"fanouts": [2]},
     "train": {"threads": 1, "device": "cpu", "save_seconds": 1000.0, "precision": "float64"},
 }
 FAST = Patience(idle_s=0.02, poll_s=0.01)
@@ -44,6 +43,9 @@ def snapshots(count: int = ALL) -> list[list[tuple[int, int]]]:
 
 def grow(path: Path, first: int, last: int) -> None:
     append(path, columns_of(snapshots()[first:last], first), Append())
+
+
+SAMPLED: dict[str, Any] = {"distdy": {"fanouts": [2]}}
 
 
 def settings(**more: Any) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def dies_at(kind: str, number: int) -> Any:
 
 @pytest.mark.parametrize("system", [None, "distdy"])
 def test_a_run_that_died_anywhere_ends_like_one_that_did_not(tmp_path: Path, system: str | None) -> None:
-    chosen = settings(train={"save_seconds": 0.0})
+    chosen = settings(train={"save_seconds": 0.0}, **(SAMPLED if system else {}))
     wanted = whole_run(tmp_path, system, chosen)
     graph, out = graph_of(tmp_path / "graph", snapshots(KNOWN)), tmp_path / "run"
     # Before the first checkpoint; then in the middle of a snapshot, with more and more of the graph there.
@@ -121,7 +123,7 @@ def test_a_run_that_died_anywhere_ends_like_one_that_did_not(tmp_path: Path, sys
 
 def test_ranks_that_follow_learn_what_one_process_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(tmp_path / "graph", snapshots(ALL))
-    chosen = settings(model={"name": "sage_attention"}, task={"name": "links", "num_negatives": 4})
+    chosen = settings(model={"name": "sage_attention"}, task={"name": "links", "num_negatives": 4}, **SAMPLED)
     follow(graph, tmp_path / "one", chosen, system="distdy", patience=Patience(until=ALL))
     wanted = saved(tmp_path / "one").tensors
 

@@ -190,6 +190,7 @@ def test_a_store_tells_whom_a_node_keeps_and_each_of_them_once() -> None:
     ({"distdy": {"fanouts": [3, 0]}}, "1 or more"),
     ({"distdy": {"updates": 0}}, "distdy.updates=0"),
     ({"distdy": {"capacity_bytes": 0}}, "holds nothing"),
+    ({"system": {"divide": "nodes"}, "distdy": {"updates": 2}}, "[distdy] was set"),
     ({"schedule": {"scheduler": "real_g"}}, "schedule.scheduler=real_g"),
     ({"system": {"recompute": True}}, "sample and fetch everything twice"),
 ])  # fmt: skip

@@ -305,10 +305,20 @@ class ReadsEdges(Model):
         return rows[0], rows
 
 
+class SeesAll(ReadsEdges):
+    """A model that takes the mean of all nodes."""
+
+    sees_all = True
+
+    def encode(self, view: View, x_NF: Tensor) -> Rows:
+        return ((x_NF - x_NF.mean(0)) * self.weight,)
+
+
 @pytest.mark.parametrize(
     ("tables", "reason"),
     [
-        ({"model": {"name": "mpnn_lstm", "batch_norm": True}}, "all nodes of a snapshot together.*psg or esdg"),
+        ({"model": {"name": "mpnn_lstm", "batch_norm": True}}, "batch normalisation.*model.batch_norm=false"),
+        ({"model": {"name": f"{__file__}:SeesAll"}}, "all nodes of a snapshot together.*psg or esdg"),
         ({"model": {"name": f"{__file__}:ReadsEdges"}}, "reads edge_index.*psg or esdg"),
         ({"reuse": {"mode": "versions"}}, "reuse.mode=versions.*nodes are divided.*reuse.mode=full"),
         ({"reuse": {"mode": "delta"}, "inputs": {"features": "graph"}}, "reuse.mode=delta.*nodes are divided"),
@@ -332,6 +342,11 @@ def test_short_products_are_near_those_of_one_process(graph: TinyGraph, model: s
     )
     told = learn_divided(settings, graph, 2, steps=4)
     np.testing.assert_allclose(told[0].losses, learn(settings, graph, steps=4).losses, rtol=0.03)
+
+
+def test_computing_again_is_refused_where_nodes_are_divided() -> None:
+    with pytest.raises(BadConfig, match=r"system.recompute=true with system.divide=nodes.*leave it out"):
+        settings_of({"system": {"recompute": True}})
 
 
 def test_ranks_draw_their_dropout_apart_and_a_repeated_run_draws_the_same(graph: TinyGraph) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, as_json
+from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, Tuned, as_json
 
 if TYPE_CHECKING:
     from timeloom.train.runs import Show
@@ -77,6 +77,11 @@ class _Told:
             self._stepped(record)
         elif isinstance(record, EpochEnded):
             self._epoch, self._steps, self._now = record, 0, record.epoch + 1
+        elif isinstance(record, Tuned):
+            self._write(
+                f"tuned in {len(record.trials)} trials: flare.full={record.full} flare.decayed={record.decayed} "
+                f"flare.alpha={record.alpha:g}"
+            )
         elif isinstance(record, Deviated):
             self._off = f"  {record.what} is off by {record.deviation:.1e}"
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):

@@ -44,6 +44,8 @@ class RunFlags:
     """Go on with this run, as if it had never been interrupted."""
     system: str | None = None
     """How several ranks share the work: a system of `timeloom systems`."""
+    tune: bool = False
+    """Let trials choose the windows of [flare] first, as [tune] says (--system flare)."""
 
 
 @Parameter(name="*", group=WORLD)
@@ -80,6 +82,7 @@ def train(
     timeloom train mails --task degree --set model.hidden=64 --set train.epochs=50 --out runs/wide
     timeloom train --resume runs/mails
     timeloom train mails --system psg --workers 2 --out runs/two
+    timeloom train mails --system flare --tune --set tune.budget_bytes=500000000 --out runs/shrunk
     torchrun --nnodes 2 --nproc-per-node 4 --no-python timeloom train mails --system psg --out runs/eight
     """
     from timeloom.config import merge, parse_sets, read_toml
@@ -132,6 +135,8 @@ class _Job:
             settings = runs.settings_for(
                 open_graph(where), self.settings, model=run.model, task=run.task, system=run.system
             )  # fmt: skip
+            if run.tune:
+                runs.refuse_tuning(settings)
         refuse_impossible(settings, workers)
 
     def do(self, show: Any) -> list[str]:
@@ -155,7 +160,7 @@ class _Job:
             where, out = _graph_and_out(self.graph, run, self.settings)
             runs.train(
                 where, out, self.settings, model=run.model, task=run.task, system=run.system, overwrite=run.overwrite,
-                show=tell,
+                tune=run.tune, show=tell,
             )  # fmt: skip
         return [line for record in shown for line in table_of(record)] + traffic_of(moved)
 
@@ -172,6 +177,7 @@ def as_ranks(world: WorldFlags) -> int:
 
 
 def refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
+    """Refuse to start ranks where a launcher has."""
     if size is not None and world.workers not in (1, size):
         raise BadConfig(
             f"--workers {world.workers} starts ranks on this machine, but this process is one of {size} that a "
@@ -189,9 +195,10 @@ def _refuse_beside_resume(graph: Path | None, run: RunFlags) -> None:
         ("--system", run.system),
     ]
     names = [name for name, value in given if value is not None]
-    if names or run.overwrite:
+    names += ["--overwrite"] * run.overwrite + ["--tune"] * run.tune
+    if names:
         raise BadConfig(
-            f"{(names or ['--overwrite'])[0]} cannot be given with --resume, which goes on with the settings of "
+            f"{names[0]} cannot be given with --resume, which goes on with the settings of "
             f"{run.resume}: leave it out, or start a new run with --out"
         )
 

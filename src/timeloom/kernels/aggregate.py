@@ -1,8 +1,8 @@
 """The sum of what a node's neighbours send, forward and backward, without atomics and without a tensor per edge.
 
 On a CPU, numbers of single and double precision go through compiled loops (`loops.py`), which multiply by the diagonals
-of a norm while they sum. Everything else goes through torch's ``embedding_bag``: other devices, other numbers, and sums
-that torch itself shall differentiate.
+of a norm while they sum; shorter ones are made single for them. Everything else goes through torch's ``embedding_bag``:
+other devices, and sums that torch itself shall differentiate.
 
 Shape letters: E edges, N nodes, F features, M = N + 1.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from timeloom.kernels.edges import Edges, Rows
-from timeloom.kernels.loops import has_loops, sum_scaled
+from timeloom.kernels.loops import has_loops, is_short, sum_scaled
 from timeloom.kernels.norms import Scales
 
 _UNSCALED = Scales(None, None, None)
@@ -75,5 +75,7 @@ def aggregate(edges: Edges, scales: Scales, x_NF: Tensor) -> Tensor:
     """Return ``L (A + I) R X``."""
     if len(x_NF) != edges.num_nodes:
         raise ValueError(f"rows of {edges.num_nodes} nodes are to be aggregated, but {len(x_NF)} were given")
+    if is_short(x_NF):
+        return aggregate(edges, scales, x_NF.float()).to(x_NF.dtype)
     summed: Tensor = _Aggregate.apply(x_NF, edges.into, edges.out_of, scales)  # type: ignore[no-untyped-call]
     return summed

@@ -2,8 +2,8 @@
 
 The gradient is written by hand, so that nothing of the size edges x features is ever kept, and the sums run in a fixed
 order. Weights of edges are not used; parallel edges count as several neighbours. On a CPU, numbers of single and double
-precision go through compiled loops (`attention_forward.py`, `attention_backward.py`); everything else goes through
-torch's own operators.
+precision go through compiled loops (`attention_forward.py`, `attention_backward.py`), shorter ones are made single for
+them; other devices go through torch's own operators.
 
 Shape letters: E edges, N nodes, H heads, D features of a head.
 """
@@ -21,7 +21,7 @@ from timeloom.kernels.aggregate import bag
 from timeloom.kernels.attention_backward import look_back
 from timeloom.kernels.attention_forward import Looked, look
 from timeloom.kernels.edges import Edges
-from timeloom.kernels.loops import has_loops
+from timeloom.kernels.loops import has_loops, is_short
 
 
 def attend(
@@ -35,6 +35,10 @@ def attend(
     if not shape == tuple(value_NHD.shape[:2]) == tuple(sent_NH.shape) == tuple(received_NH.shape):
         found = [tuple(part.shape) for part in (value_NHD, sent_NH, received_NH)]
         raise ValueError(f"attention of {shape[0]} nodes needs [N, H, D], [N, H] and [N, H], but was given {found}")
+    if is_short(value_NHD):
+        inputs = (part.float() for part in (value_NHD, sent_NH, received_NH))
+        return attend(edges, *inputs, loop_N=loop_N, slope=slope).to(value_NHD.dtype)
+    sent_NH, received_NH = sent_NH.to(value_NHD.dtype), received_NH.to(value_NHD.dtype)
     loops = value_NHD.new_zeros(edges.num_nodes) if loop_N is None else loop_N.to(value_NHD.dtype)
     # Inside the function torch differentiates nothing, so loops may do it.
     parts = (value_NHD.detach(), sent_NH.detach(), received_NH.detach())

@@ -135,8 +135,8 @@ class _Worker:
             parts = (at.after.view(self.window.cell.hidden), *at.memories[1:])
             if t in results.outputs:
                 output = results.outputs[t][spot.block].copy_(parts[0])
-                if at.held_B is not None:
-                    output.masked_fill_(at.held_B[:, None], 0.0)
+                if sight.alive_N is not None:
+                    output.mul_(sight.alive_N[spot.block, None])
             for place, kept in ((len(self.window.sights) - 1, results.state), (self.window.keep, results.kept)):
                 for copy, part in zip(kept if t == place else (), parts, strict=False):
                     copy[spot.block].copy_(part)
@@ -152,7 +152,8 @@ class _Worker:
             at = room.behind(t, spot, sight)
             if t in d_outputs:
                 d_output = d_outputs[t][spot.block]
-                back.d_h_BH.add_(d_output if at.held_B is None else d_output.masked_fill(at.held_B[:, None], 0.0))
+                alive_N = sight.alive_N
+                back.d_h_BH.add_(d_output if alive_N is None else d_output * alive_N[spot.block, None])
             cell.backward(at, self.weights, back, do)
             room.bias_sum.add_(back.d_BD.sum(0))
             seen = slice(back.d_BD.shape[1] - cell.num_gates * cell.hidden, None)

@@ -107,12 +107,20 @@ class Front:
             do.add(seen.t(), now, self.weight_sums[place])
             if not place and not sight.rows_RA.requires_grad:
                 return None
-            exact = self._exact[place][: len(now)]
-            do.put(now, self._weights[place].t(), None, exact)
-            if self._maps[place].relu:
-                exact.masked_fill_(seen <= 0, 0.0)
-            if place:
-                self.bias_sums[place - 1].add_(exact.sum(0))
-                # The first map's input may lie in its memory for factors, the others' do not.
-                now = exact if exact.dtype == seen.dtype else self._factor[place][: len(exact)].copy_(exact)
-        return exact
+            if not place:
+                exact = self._exact[0][: len(now)]
+                do.put(now, self._weights[0].t(), None, exact)
+                return _past_relu(exact, seen) if self._maps[0].relu else exact
+            # The first map's input may lie in its memory for factors, the others' do not.
+            now = torch.mm(now, self._weights[place].t(), out=self._factor[place][: len(now)])
+            now = _past_relu(now, seen) if self._maps[place].relu else now
+            self.bias_sums[place - 1].add_(now.sum(0, dtype=self.bias_sums[place - 1].dtype))
+        raise AssertionError("there is at least one map")
+
+
+def _past_relu(d_BI: Tensor, seen_BI: Tensor) -> Tensor:
+    """Let gradients through, in place, where what was seen is above 0 (many times as fast as filling by a mask)."""
+    if d_BI.dtype != seen_BI.dtype:
+        return d_BI.mul_(seen_BI > 0)
+    passed: Tensor = torch.ops.aten.threshold_backward.grad_input(d_BI, seen_BI, 0, grad_input=d_BI)
+    return passed

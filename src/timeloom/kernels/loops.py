@@ -63,6 +63,11 @@ def has_loops(rows: Rows, *tensors: Tensor) -> bool:
     )
 
 
+def is_short(x: Tensor) -> bool:
+    """Return whether numbers are on a CPU and of half precision: they are better made single for the loops."""
+    return x.is_cpu and x.dtype in (torch.bfloat16, torch.float16)
+
+
 def array_of(tensor: Tensor | None, like: Tensor) -> Floats:
     """Return a tensor's memory as numbers of the type of ``like``; nothing gives an empty array."""
     if tensor is None:

@@ -17,6 +17,7 @@ from timeloom.records.directory import (
 )
 from timeloom.records.kinds import (
     PHASES,
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -31,13 +32,14 @@ from timeloom.records.kinds import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
 )  # fmt: skip
 from timeloom.records.wire import as_json, from_json
 
 __all__ = [
-    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Deviated", "Ended", "EpochEnded", "Evaluated",
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Averaged", "Deviated", "Ended", "EpochEnded", "Evaluated",
     "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
-    "Traffic", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config", "refuse_in_the_way",
-    "stream",
+    "Traffic", "Tuned", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config",
+    "refuse_in_the_way", "stream",
 ]  # fmt: skip

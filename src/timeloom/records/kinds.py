@@ -157,6 +157,42 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Averaged:
+    """Ranks that train each for itself agreed at the end of a round; the sizes of its batches are shares."""
+
+    kind: ClassVar[str] = "averaged"
+    epoch: int
+    step: int
+    """As in `Stepped`, which counts rounds."""
+    snapshots: float
+    """The share of the snapshots of training that a batch had."""
+    nodes: float
+    """The share of a rank's nodes that were a batch's targets."""
+    steps: tuple[int, ...]
+    """What each rank learnt from."""
+    loss: float
+    """The mean over all ranks' steps."""
+    step_seconds: float
+    """What a step of the median rank took."""
+    seconds: float
+    """How long the round was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Which windows of [flare] trials have chosen, before a run began."""
+
+    kind: ClassVar[str] = "tuned"
+    full: int
+    decayed: int
+    alpha: float
+    score: float
+    """By how much the validation loss fell in a second."""
+    trials: tuple[tuple[int, float, float, float, float, float], ...]
+    """(full, alpha, loss before, loss after, seconds of training, bytes at the most or 0 where not known)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFacts:
     """What a run's graph is like; tuples have one entry for each snapshot."""
 
@@ -191,5 +227,5 @@ PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
 
 Record = (
     Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended | Deviated
-    | Spans | Traffic | Scheduled | GraphFacts | Predicted
+    | Spans | Traffic | Scheduled | Averaged | Tuned | GraphFacts | Predicted
 )  # fmt: skip

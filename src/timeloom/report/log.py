@@ -17,6 +17,7 @@ from timeloom.errors import BadRun
 from timeloom.records import (
     PHASES,
     RECORDS,
+    Averaged,
     Deviated,
     Ended,
     EpochEnded,
@@ -31,6 +32,7 @@ from timeloom.records import (
     Started,
     Stepped,
     Traffic,
+    Tuned,
     Warned,
     is_in_use,
     read_config,
@@ -112,6 +114,8 @@ class RunLog:
     resumed: list[Resumed] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     deviated: list[Deviated] = field(default_factory=list)
+    tuned: list[Tuned] = field(default_factory=list)
+    averaged: list[Averaged] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     scheduled: list[Scheduled] = field(default_factory=list)
     facts: list[GraphFacts] = field(default_factory=list)
@@ -183,6 +187,8 @@ _ADD: dict[type[Record], Callable[[RunLog, Any], None]] = {
     Evaluated: lambda log, record: log.evaluated.append(record),
     Warned: lambda log, record: log.warned.append(record),
     Deviated: lambda log, record: log.deviated.append(record),
+    Tuned: lambda log, record: log.tuned.append(record),
+    Averaged: lambda log, record: log.averaged.append(record),
     Saved: lambda log, record: log.saved.append(record),
     Traffic: _add_traffic,
     Scheduled: lambda log, record: log.scheduled.append(record),

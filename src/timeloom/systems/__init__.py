@@ -8,7 +8,9 @@ from timeloom.errors import BadConfig
 from timeloom.systems.blad import blad
 from timeloom.systems.distdy import distdy
 from timeloom.systems.dygnex import dygnex
+from timeloom.systems.dynahb import adt, bvr, dbos, dbov, dynahb, pyd
 from timeloom.systems.esdg import esdg
+from timeloom.systems.flare import flare
 from timeloom.systems.preset import Preset
 from timeloom.systems.psg import psg
 from timeloom.systems.real import real
@@ -22,9 +24,16 @@ PRESETS: dict[str, Preset] = {
         blad(),
         vertex(),
         distdy(),
+        flare(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),
         real("real_g", "real_g", "its greedy algorithm"),
+        dynahb(),
+        pyd(),
+        adt(),
+        dbov(),
+        dbos(),
+        bvr(),
         dygnex("dygnex_l", "dygnex_l", "its integer program, or its greedy one where that takes too long"),
         dygnex("dygnex_g", "dygnex_g", "its greedy algorithm"),
     )

@@ -13,8 +13,8 @@ def esdg() -> Preset:
     """Return the preset."""
     return Preset(
         name="esdg",
-        about="every rank takes some snapshots of each window; states go from rank to rank (system.time=relay), or rows "
-        "are dealt out anew by nodes (alltoall)",
+        about="every rank takes some snapshots of each window; states go from rank to rank (system.time=relay), or "
+        "rows are dealt out anew by nodes (alltoall)",
         settings={
             "system": {"name": "esdg", "divide": "time", "time": "relay"},
             "window": {"state": "zero", "stride": 1},

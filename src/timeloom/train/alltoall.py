@@ -137,7 +137,7 @@ class AllToAllWorker(Worker):
     def _remembered(
         self, layer: Model, unit: Unit, laid: _Laid, alive_Tn: Tensor, state: State
     ) -> tuple[Tensor, State, State]:  # fmt: skip
-        """Return a layer's outputs [T, n, H] over a window for its nodes, and its state at the end and where it is kept."""
+        """Return a layer's outputs [T, n, H] over a window, and its state at the end and where it is kept."""
         walker, place = self.session.walker, unit.keep - unit.first if unit.keep >= 0 else None
         if isinstance(layer, RowModel):
             masks = [alive_n if walker.hold and not bool(alive_n.all()) else None for alive_n in alive_Tn]
@@ -161,7 +161,7 @@ class AllToAllWorker(Worker):
     def _shown(
         self, unit: Unit, pieces: list[Piece], alive_Tn: Tensor, out_TnH: Tensor, carry: Carry, kept: State
     ) -> tuple[Tensor, list[Seen], Carry | None]:  # fmt: skip
-        """Collective. Return what is seen at the targets among its snapshots; absent nodes show the row they had last."""
+        """Collective. Return what is seen at its own targets; absent nodes show the row they had last."""
         session, world = self.session, self.session.world
         out_nH, born_n, shown, keeps = carry.out_NH, carry.born_N, list[Tensor](), None
         for t, alive_n, new in zip(range(unit.first, unit.last), alive_Tn, out_TnH.unbind(), strict=True):

@@ -5,15 +5,26 @@ Shape letters: O own nodes, F features, K candidates of a rank, C rows that are 
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from timeloom.plan.partition.own import OwnNodes
+from timeloom.graph.keys import Int64s
 from timeloom.train.crossing import Crossing
 
 
+class HasNodes(Protocol):
+    """Whatever knows which nodes of the graph a rank's rows are."""
+
+    @property
+    def nodes(self) -> Int64s:
+        """The number of each row's node in the graph."""
+        ...
+
+
 def best_of_all(
-    crossing: Crossing, own: OwnNodes, alive_O: Tensor, rows_and_scores: tuple[Tensor, Tensor], count: int
+    crossing: Crossing, own: HasNodes, alive_O: Tensor, rows_and_scores: tuple[Tensor, Tensor], count: int
 ) -> tuple[Tensor, Tensor]:
     """Collective. Return rows [C, F] and scores [C] of the ``count`` best nodes of all ranks (fewer if there are).
 

@@ -7,9 +7,11 @@ import torch
 
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.tasks import Split
+from timeloom.plan.batch.reservoir import full_rings
 from timeloom.records import GraphFacts
 from timeloom.train.deviate import exactness_of
 from timeloom.train.goals.values import ValueGoal
+from timeloom.train.hybrid.cache import budget_bytes
 from timeloom.train.planning import updates_of
 from timeloom.train.rehearse import predicted_bytes
 from timeloom.train.session import Session
@@ -30,11 +32,35 @@ def facts_of(graph: DynamicGraph, split: Split) -> GraphFacts:
     )  # fmt: skip
 
 
+def _of_batches(session: Session) -> dict[str, str | int | float | bool]:
+    """Return what follows from the settings where ranks learn from batches of their own nodes."""
+    settings, num_nodes = session.settings, session.feed.num_nodes
+    if settings.system.divide != "batches":
+        return {}
+    sizes = settings.hybrid.sizes(session.split.train_stop, num_nodes)
+    return {
+        "nodes of this rank": num_nodes,
+        "batch sizes": ", ".join(f"{size.snapshots} x {size.nodes}" for size in sizes),
+        "batches of the first size, kept": full_rings(
+            sizes, num_snapshots=session.split.train_stop, num_nodes=num_nodes
+        )[settings.hybrid.start] if settings.hybrid.reservoir else 0,
+        "room for caches": budget_bytes(session),
+    }  # fmt: skip
+
+
+def _updates(session: Session) -> int:
+    """Return how many updates an epoch has; of batches a rank's, while they have the size that they start with."""
+    settings, stop = session.settings, session.split.train_stop
+    if settings.system.divide != "batches":
+        return updates_of(settings, stop, ranks=session.world.size)
+    return max(1, round(1 / (settings.hybrid.start_snapshots * settings.hybrid.start_nodes)))
+
+
 def derived_of(session: Session) -> dict[str, str | int | float | bool]:
     """Return every number that follows from the settings and the graph, to be told once."""
     settings, split, feed = session.settings, session.split, session.feed
     live = settings.train.protocol == "live"
-    updates = settings.live.steps if live else updates_of(settings, split.train_stop, ranks=session.world.size)
+    updates = settings.live.steps if live else _updates(session)
     goal = (
         {"predicts": "the change" if session.goal.is_residual else "the value"}
         if isinstance(session.goal, ValueGoal)
@@ -53,6 +79,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         + (f" ({feed.lags} lags)" if feed.lags else ""),
         "updates an epoch": updates,
         "epochs at most": split.test_stop if live else settings.train.epochs,
+        **_of_batches(session),
         "window stride": settings.window.step,
         "outputs of the model": session.model.out_size,
         "hops": session.model.hops,

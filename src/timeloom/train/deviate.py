@@ -12,6 +12,8 @@ from timeloom.train.settings import ReuseSettings
 
 def deviations(session: Session, epoch: int) -> Iterator[Deviated]:
     """Yield the deviation of a window of the training part, another one in every epoch; nothing where all is exact."""
+    if session.settings.system.divide == "batches":
+        return
     units = training_windows(session.settings.window, session.split.train_stop)
     unit = units[epoch % len(units)]
     with session.computing():

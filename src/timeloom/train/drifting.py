@@ -8,6 +8,7 @@ Shape letters: N nodes, C nodes whose scale changes.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import torch
@@ -28,15 +29,17 @@ class Drifting:
         self._reuse, self._exact = reuse, exact
         self._told: dict[Norm, list[tuple[Tensor | None, Tensor]]] = {}
         self._newest: dict[Norm, Tensor] = {}
+        self._making = threading.Lock()
 
     def source(self, t: int, norm: Norm) -> Tensor | None:
         """Return the source scales of a snapshot."""
-        told = self._told.setdefault(norm, [])
-        while len(told) <= t:
-            exact_N = self._exact(len(told), norm)
-            if exact_N is None:
-                return None
-            told.append(self._next(len(told), norm, exact_N))
+        with self._making:
+            told = self._told.setdefault(norm, [])
+            while len(told) <= t:
+                exact_N = self._exact(len(told), norm)
+                if exact_N is None:
+                    return None
+                told.append(self._next(len(told), norm, exact_N))
         whole_N = told[t - t % _WHOLE_EVERY][1].clone()
         for nodes_C, values_C in told[t - t % _WHOLE_EVERY + 1 : t + 1]:
             assert nodes_C is not None

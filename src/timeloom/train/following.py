@@ -177,8 +177,8 @@ def follow(
         known = chosen.live.known
         if len(opened) < known:
             raise BadConfig(
-                f"{path} began with {known} snapshots of {opened.path}, which has {len(opened)} now: give the graph that "
-                "it followed"
+                f"{path} began with {known} snapshots of {opened.path}, which has {len(opened)} now: give the graph "
+                "that it followed"
             )
         following = Following(opened, patience or Patience())
         with on_first(world, lambda: _directory(path, chosen)) as directory:
@@ -193,7 +193,7 @@ def follow(
             if saved is None:
                 if directory is not None:
                     directory.truncate(0)
-                tell_beginning(trainer, started_of(session), show)
+                tell_beginning(trainer, [started_of(session)], show)
                 return drive(trainer, show, path, records=records, hint=hint)
             following.move(trainer, saved.state["num_snapshots"])
             resumed = trainer.restore(saved)

@@ -21,7 +21,10 @@ from timeloom.train.encode import Encoded, Encoder
 
 
 class Groups:
-    """The first layer's rows of several windows (or of a rank's pieces of them); windows that share nothing are encoded when they are asked for."""
+    """The first layer's rows of several windows, or of a rank's pieces of them.
+
+    Where they share nothing they are encoded when they are asked for.
+    """
 
     def __init__(self, encoder: Encoder, pieces: Sequence[Piece], wanted: Sequence[Wanted]) -> None:
         self._encoder, self._wanted = encoder, dict(zip(pieces, wanted, strict=True))

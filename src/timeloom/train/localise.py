@@ -78,6 +78,7 @@ class WholeView(View):
         view = copy.copy(self)
         view._scales, view._drifting = {}, None
         return view
+
     def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the rows and scores of the nodes that score highest."""
         return best_of(self.alive_N, x_NF, scores_N, count)

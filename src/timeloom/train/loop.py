@@ -17,31 +17,36 @@ from timeloom.train.trainer import Trainer
 
 def train(trainer: Trainer) -> Iterator[Record]:
     """Train to the end, and yield a record of everything that happens. Checkpoints are written on the way."""
-    session, progress = trainer.session, trainer.progress
-    settings = session.settings.train
-    baselines = evaluate_baselines(session, "val")
+    progress = trainer.progress
+    baselines = evaluate_baselines(trainer.session, "val")
     while not progress.ended:
         began = time.monotonic()
         yield from _steps(trainer)
-        told = _told(trainer, time.monotonic() - began)
-        # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.
-        validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
-        validated = [validate(trainer, baselines)] if validates else []
-        yield told
-        yield from deviations(session, progress.epoch)
-        yield from validated
-        yield from trainer.control.epoch_ended(progress.epoch, told.seconds, progress.step + 1, trainer.spans)
-        yield from told_by_ranks(trainer)
-        progress.epoch += 1
-        progress.losses, progress.nodes, progress.edges = [], 0, 0
-        trainer.carry = None
-        if settings.patience and progress.stale * settings.validate_every >= settings.patience:
-            progress.ended = "patience"
-        elif progress.epoch >= settings.epochs:
-            progress.ended = "epochs"
-        if trainer.agree_due() and not progress.ended:
-            yield trainer.save()
+        yield from end_epoch(trainer, time.monotonic() - began, baselines)
     yield from finish(trainer)
+
+
+def end_epoch(trainer: Trainer, seconds: float, baselines: dict[str, dict[str, float]]) -> Iterator[Record]:
+    """Collective. Tell what an epoch came to, validate, say why the run ends where it does, and save if it is time."""
+    session, progress = trainer.session, trainer.progress
+    settings, told = session.settings.train, _told(trainer, seconds)
+    # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.
+    validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
+    validated = [validate(trainer, baselines)] if validates else []
+    yield told
+    yield from deviations(session, progress.epoch)
+    yield from validated
+    yield from trainer.control.epoch_ended(progress.epoch, told.seconds, progress.step + 1, trainer.spans)
+    yield from told_by_ranks(trainer)
+    progress.epoch += 1
+    progress.losses, progress.nodes, progress.edges = [], 0, 0
+    trainer.carry = None
+    if settings.patience and progress.stale * settings.validate_every >= settings.patience:
+        progress.ended = "patience"
+    elif progress.epoch >= settings.epochs:
+        progress.ended = "epochs"
+    if trainer.agree_due() and not progress.ended:
+        yield trainer.save()
 
 
 def _steps(trainer: Trainer) -> Iterator[Record]:

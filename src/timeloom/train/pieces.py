@@ -74,7 +74,7 @@ def _twice(session: Session, stretch: Piece, carry: Carry, draw: Draw) -> Gone:
     """Go over a stretch without keeping anything; its backward pass goes over it again, with the same random draws."""
     first: list[Gone] = []
 
-    def compute(anchor: Tensor, out_NH: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+    def compute(_anchor: Tensor, out_NH: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         gone = _once(session, stretch, Carry(state, out_NH, carry.born_N), draw)
         if not torch.is_grad_enabled():
             first.append(gone)

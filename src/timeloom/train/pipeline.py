@@ -72,7 +72,9 @@ class _Lane:
     def __init__(self, session: Session, name: str, num_threads: int) -> None:
         self._session = session
         self._thread = ThreadPoolExecutor(1, f"{name} lane", lambda: torch.set_num_threads(num_threads))
-        self.stream = torch.cuda.Stream(session.device) if session.device.type == "cuda" else None
+        self.stream: torch.cuda.Stream | None = None
+        if session.device.type == "cuda":
+            self.stream = torch.cuda.Stream(session.device)  # type: ignore[no-untyped-call]
         self._parameters = [one for one in session.predictor.parameters() if one.requires_grad]
         self.grads: list[Tensor | None] = [None] * len(self._parameters)
 

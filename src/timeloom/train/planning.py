@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from timeloom.plan.batch.scheduled import scheduled
+from timeloom.plan.batch.trapezoid import in_trapezoids, trapezoids_of_epoch
 from timeloom.plan.batch.windows import in_epochs, steps_of, together, training_windows
 from timeloom.plan.schedule.schedule import Schedule
 from timeloom.plan.types import Plan, Unit
@@ -15,6 +16,9 @@ def plan_epoch(
     settings: RunSettings, train_stop: int, *, epoch: int, ranks: int, schedule: Schedule | None = None
 ) -> Plan:
     """Return the plan of an epoch over the snapshots before ``train_stop``, by a schedule where there is one."""
+    if settings.system.unit == "trapezoid":
+        trapezoids = trapezoids_of_epoch(settings.flare, train_stop, seed=settings.train.seed, epoch=epoch)
+        return in_trapezoids(trapezoids, num_ranks=ranks)
     window = settings.window
     shuffle = window.shuffle and window.state == "zero"
     apart = settings.system.divide == "windows"
@@ -29,7 +33,9 @@ def plan_epoch(
 
 
 def updates_of(settings: RunSettings, train_stop: int, *, ranks: int) -> int:
-    """Return how many updates an epoch has."""
+    """Return how many updates an epoch has (the first one, where the sequence is cut at random)."""
+    if settings.system.unit == "trapezoid":
+        return len(trapezoids_of_epoch(settings.flare, train_stop, seed=settings.train.seed, epoch=0))
     updates = steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
     return updates * batches_of(settings)
 

@@ -70,6 +70,8 @@ def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
             f"{settings.schedule.scheduler} has no choice: use --set window.state=zero, or schedule.scheduler=in_order"
         )
     if num_ranks == 1:
+        if settings.system.divide in ("batches", "targets"):
+            refuse_model(settings)
         return
     if settings.system.name == "none":
         raise BadConfig(

@@ -24,6 +24,8 @@ from timeloom.train import checkpoint
 from timeloom.train.arrivals import AllThere
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
+from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
+from timeloom.train.hybrid.loop import train_apart
 from timeloom.train.inference import Result
 from timeloom.train.live import first_scored, train_live
 from timeloom.train.loop import train as train_fixed
@@ -46,9 +48,11 @@ def ignore(record: Record) -> None:
 def train(
     graph: str | PathLike[str] | DynamicGraph, out: str | PathLike[str], settings: Mapping[str, Any] | None = None,
     *, model: str | None = None, task: str | None = None, system: str | None = None, overwrite: bool = False,
-    show: Show = ignore,
+    tune: bool = False, show: Show = ignore,
 ) -> Result:  # fmt: skip
     """Train a model on a graph, in a new run directory; ``settings`` are nested as in a configuration file.
+
+    With ``tune`` trials choose the windows of [flare] first.
 
     ``train("mails", "run", {"model": {"hidden": 64}, "train": {"epochs": 50}}, model="gcn_gru", task="links")``
 
@@ -57,7 +61,9 @@ def train(
     """
     opened, seat = graph if isinstance(graph, DynamicGraph) else open_graph(graph), here()
     chosen = settings_for(opened, settings or {}, model=model, task=task, system=system)
-    if seat is not None and seat.attempt and is_run(Path(out)) and read_config(Path(out)) == dump(chosen):
+    if tune:
+        refuse_tuning(chosen)
+    if seat is not None and seat.attempt and is_run(Path(out)) and _is_of(Path(out), chosen, tune=tune):
         return resume(out, graph=opened, show=show)
     if chosen.train.tensorboard:
         tensorboard()
@@ -65,9 +71,21 @@ def train(
         refuse_impossible(chosen, world.size)
         assert_same(world, "the configuration", dump(chosen).encode())
         session = open_session(chosen, opened, should_stop=should_stop, world=world)
+        before: list[Record] = []
+        if tune:
+            choice = tuned(session)
+            chosen = dataclasses.replace(chosen, flare=choice.flare)
+            session, before = dataclasses.replace(session, settings=chosen), [told_of(choice)]
         started = started_of(session)
         with on_first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
-            return _run(Trainer(session, run), started, show, Path(out))
+            return _run(Trainer(session, run), [*before, started], show, Path(out))
+
+
+def _is_of(run: Path, chosen: RunSettings, *, tune: bool) -> bool:
+    """Say whether a run that is there was begun with these settings (where it was tuned: by trials)."""
+    if not tune:
+        return read_config(run) == dump(chosen)
+    return dataclasses.replace(settings_of_run(run), flare=chosen.flare) == chosen
 
 
 def settings_for(
@@ -102,26 +120,27 @@ def started_of(session: Session) -> Started:
 
 
 def _records(trainer: Trainer) -> Iterator[Record]:
-    """Return the loop of the protocol that the settings name."""
-    if trainer.session.settings.train.protocol == "fixed":
-        return train_fixed(trainer)
-    return train_live(trainer, AllThere(trainer, first_scored(trainer.session.split)))
+    """Return the loop that the settings name."""
+    settings = trainer.session.settings
+    if settings.train.protocol == "live":
+        return train_live(trainer, AllThere(trainer, first_scored(trainer.session.split)))
+    return train_apart(trainer) if settings.system.divide == "batches" else train_fixed(trainer)
 
 
 def _hint(path: Path) -> str:
     return f"timeloom train --resume {path}"
 
 
-def _run(trainer: Trainer, started: Started, show: Show, path: Path) -> Result:
+def _run(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
     tell_beginning(trainer, started, show)
     return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
 
 
-def tell_beginning(trainer: Trainer, started: Started, show: Show) -> None:
+def tell_beginning(trainer: Trainer, started: list[Record], show: Show) -> None:
     """Tell that a run begins."""
     if trainer.run is not None:
         graph = trainer.session.graph
-        first: list[Record] = [started]
+        first = list(started)
         if isinstance(graph, DynamicGraph):
             first.append(facts_of(graph, trainer.session.split))
         for record in first:
@@ -154,7 +173,7 @@ def resume(
             session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
-            return _run(Trainer(session, directory), started_of(session), show, path)
+            return _run(Trainer(session, directory), [started_of(session)], show, path)
         trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
         resumed = trainer.restore(saved)
         _extend(trainer)

@@ -10,6 +10,7 @@ from timeloom.nn.models import make_model
 from timeloom.nn.settings import ModelSettings
 from timeloom.nn.stack import layers_of
 from timeloom.nn.watch import rows_are_of_nodes, watch
+from timeloom.plan.batch.neighbourhood import why_not_cached
 from timeloom.train.settings import RunSettings
 from timeloom.train.system import SystemSettings
 
@@ -29,16 +30,33 @@ def refusal(model: Model, system: SystemSettings) -> str | None:
         return _not_sampled(model)
     if system.divide == "time" and system.time == "alltoall":
         return _not_by_nodes(model)
+    if system.divide == "batches":
+        return _not_in_a_cache(model)
     return _not_in_parts(model) if system.divide == "nodes" else None
 
 
-def _not_in_parts(model: Model) -> str | None:
-    """Return why ranks that have some of the nodes cannot train a model (None: they can)."""
+def _not_in_a_cache(model: Model) -> str | None:
+    """Return why a few hops around its targets are not all that a model reads (None: they are)."""
+    why = why_not_cached(mixes_states=model.mixes_states, sees_all=model.sees_all)
+    if why is not None:
+        return f"it {why}"
+    return _reads_edges(model)
+
+
+def _reads_edges(model: Model) -> str | None:
+    """Return what is wrong where a model reads the edges themselves."""
     layers, width = layers_of(model)[0], _NUM_FEATURES
     for layer in layers:
         if watch(layer, width).reads_edges:
             return f"it reads edge_index, and a rank has the edges of its own nodes only: {WHOLE}"
         width = layer.out_size
+    return None
+
+
+def _not_in_parts(model: Model) -> str | None:
+    """Return why ranks that have some of the nodes cannot train a model (None: they can)."""
+    if (why := _reads_edges(model)) is not None:
+        return why
     if model.sees_all and not model.asks_view:
         return f"it takes all nodes of a snapshot together, and a rank has the rows of its own nodes only: {WHOLE}"
     return None
@@ -68,7 +86,7 @@ def _not_by_nodes(model: Model) -> str | None:
     num_in = _NUM_FEATURES
     for layer in layers:
         if not rows_are_of_nodes(layer, num_in):
-            return f"what it makes of a snapshot has rows that belong to no node, and cannot be dealt out by nodes: {RELAY}"
+            return f"what it makes of a snapshot has rows that belong to no node: {RELAY}"
         num_in = layer.out_size
     return None
 
@@ -76,9 +94,9 @@ def _not_by_nodes(model: Model) -> str | None:
 def refuse_model(settings: RunSettings) -> None:
     """Refuse a model that the system of a run cannot serve on several ranks."""
     why = refusal_of(settings.model, settings.system)
-    ranks = "" if settings.system.divide == "targets" else "on several ranks "
     if why is not None:
-        raise BadConfig(f"model {settings.model.name} {ranks}with system.name={settings.system.name}: {why}")
+        where = "" if settings.system.divide in ("batches", "targets") else " on several ranks"
+        raise BadConfig(f"model {settings.model.name}{where} with system.name={settings.system.name}: {why}")
 
 
 def refusal_of(model: ModelSettings, system: SystemSettings) -> str | None:

@@ -136,11 +136,12 @@ def open_session(
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with _DRAWING, keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
-        model = make_model(feed.num_features, settings.model)
-        predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    if world.size > 1 or settings.system.divide == "targets":
-        refuse_model(settings)
+    with _DRAWING:
+        if world.size > 1 or settings.system.divide in ("batches", "targets"):
+            refuse_model(settings)
+        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+            model = make_model(feed.num_features, settings.model)
+            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
     predictor = predictor.to(dtype).to(device)
     share(world, predictor.state_dict())
     decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
@@ -177,7 +178,7 @@ def _feed(settings: RunSettings, graph: GraphLike, split: Split, world: World) -
     """Collective. Return what a model is fed of the part of a graph that is on this rank."""
     return Feed(
         graph, settings.task, settings.inputs, dtype=_DTYPES[settings.train.precision], device=world.device,
-        cache_bytes=_cache_bytes(settings, world), at_hand=settings.window.length + settings.task.ahead + 2,
+        cache_bytes=_cache_bytes(settings, world), at_hand=_at_hand(settings),
         reuse=settings.reuse, holding=_holding(settings, graph, split, world),
     )  # fmt: skip
 
@@ -194,9 +195,18 @@ def _split(settings: RunSettings, num_snapshots: int) -> Split:
 
 def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Holding:
     """Collective. Return what of the graph is on this rank."""
-    if world.size == 1 or settings.system.divide != "nodes":
+    if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
     return divided(graph, split.train_stop, settings.system, world)
+
+
+def _at_hand(settings: RunSettings) -> int:
+    """Return how many snapshots are kept whatever the size: those that a window goes over again and again.
+
+    Windows that shrink keep what they need of older snapshots themselves.
+    """
+    length = 1 if settings.system.unit == "trapezoid" else settings.window.length
+    return length + settings.task.ahead + 2
 
 
 def _cache_bytes(settings: RunSettings, world: World) -> int:

@@ -8,9 +8,12 @@ from typing import Literal
 from timeloom.errors import BadConfig
 from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
+from timeloom.plan.batch.flare import FlareSettings
+from timeloom.plan.batch.hybrid_settings import HybridSettings
 from timeloom.plan.batch.sample import DistdySettings
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
+from timeloom.plan.tune.window import TuneSettings
 from timeloom.train.system import SystemSettings, WorldSettings
 
 
@@ -172,34 +175,110 @@ class RunSettings:
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     live: LiveSettings = field(default_factory=LiveSettings)
     system: SystemSettings = field(default_factory=SystemSettings)
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     distdy: DistdySettings = field(default_factory=DistdySettings)
     world: WorldSettings = field(default_factory=WorldSettings)
+    flare: FlareSettings = field(default_factory=FlareSettings)
+    tune: TuneSettings = field(default_factory=TuneSettings)
 
     def __post_init__(self) -> None:
         if self.system.divide == "targets":
-            self._refuse_unsampled()
+            _refuse_unsampled(self)
+        elif self.distdy != DistdySettings():
+            raise BadConfig(
+                f"[distdy] was set, but system.divide={self.system.divide} samples nothing: use --system distdy, or "
+                "leave it out"
+            )
+        if self.system.unit == "trapezoid":
+            _refuse_beside_trapezoids(self)
+        elif (self.flare, self.tune) != (FlareSettings(), TuneSettings()):
+            raise BadConfig(
+                f"[flare] or [tune] was set, but system.unit={self.system.unit} takes windows of [window]: use "
+                "--system flare, or leave them out"
+            )
         if self.system.pipeline and self.model.dropout:
             raise BadConfig(
                 f"system.pipeline=true with model.dropout={self.model.dropout:g}: two stages beside each other would "
                 "draw in an order that nobody knows; use --set model.dropout=0, or --system psg"
             )
+        if self.system.divide == "batches":
+            _refuse_beside_batches(self)
+        elif self.hybrid != HybridSettings():
+            raise BadConfig(
+                f"[hybrid] was set, but system.divide={self.system.divide} learns from whole windows: use --system "
+                "dynahb, or leave it out"
+            )
 
-    def _refuse_unsampled(self) -> None:
-        """Refuse what sampled batches cannot do."""
-        window, layers = self.window, len(self.distdy.fanouts)
-        if window.state != "zero" or window.groups != 1:
-            raise BadConfig(
-                f"window.state={window.state} with window.groups={window.groups}: sampled windows are embedded anew, "
-                "one after the other, where targets are divided; use --set window.state=zero and window.groups=1"
-            )
-        if layers != self.model.layers:
-            raise BadConfig(
-                f"distdy.fanouts={list(self.distdy.fanouts)} are for {layers} layers, but model.layers="
-                f"{self.model.layers}: give one fan-out for each layer"
-            )
-        if self.reuse.approximate != "none" or self.schedule.needs_times:
-            raise BadConfig(
-                f"reuse.approximate={self.reuse.approximate} and schedule.scheduler={self.schedule.scheduler} are for "
-                "whole windows, but system.divide=targets samples them: leave both out"
-            )
+
+def _refuse_beside_trapezoids(settings: RunSettings) -> None:
+    """Refuse what would have no effect, or none that anybody wants, where windows are those of [flare]."""
+    window, reuse, name = settings.window, settings.reuse, settings.system.name
+    if window != WindowSettings():
+        raise BadConfig(f"[window] was set, but windows of system.name={name} are those of [flare]: leave it out")
+    if settings.train.protocol == "live":
+        raise BadConfig(
+            f"train.protocol=live learns from one snapshot after the other, and system.name={name} from windows whose "
+            "older snapshots shrink: use --set train.protocol=fixed"
+        )
+    if settings.schedule.needs_times:
+        raise BadConfig(
+            f"schedule.scheduler={settings.schedule.scheduler} chooses windows for ranks, but all ranks of system.name="
+            f"{name} take the same ones, which follow each other: leave it out"
+        )
+    if reuse.mode in ("delta", "versions") or reuse.approximate != "none":
+        raise BadConfig(
+            f"reuse.mode={reuse.mode} and reuse.approximate={reuse.approximate} share rows between whole snapshots, "
+            f"but system.name={name} computes parts of them: use --set reuse.mode=full, --set reuse.approximate=none"
+        )
+    if settings.flare.loss == "blocks" and settings.task.name not in ("degree", "signal"):
+        raise BadConfig(
+            f"flare.loss=blocks learns from parts of snapshots, of which task.name={settings.task.name} has no loss: "
+            "use --set flare.loss=last"
+        )
+
+
+def _refuse_beside_batches(settings: RunSettings) -> None:
+    """Refuse what batches of a rank's own nodes cannot be."""
+    name, reuse = settings.system.name, settings.reuse
+    if settings.task.name not in ("degree", "signal", "classes"):
+        raise BadConfig(
+            f"task.name={settings.task.name} with system.name={name}: a rank has the rows of its own nodes, and a pair "
+            "may end elsewhere; use --system vertex, or a task about nodes"
+        )
+    if settings.train.protocol == "live":
+        raise BadConfig(
+            f"train.protocol=live learns from one snapshot after the other, and system.name={name} from batches of "
+            "several: use --set train.protocol=fixed"
+        )
+    if reuse.mode in ("delta", "versions") or reuse.approximate != "none" or settings.schedule.needs_times:
+        raise BadConfig(
+            f"reuse.mode={reuse.mode}, reuse.approximate={reuse.approximate} and schedule.scheduler="
+            f"{settings.schedule.scheduler} are about whole windows, but system.name={name} learns from batches: leave "
+            "them out, or use --system real"
+        )
+    if settings.system.recompute:
+        raise BadConfig(
+            f"system.recompute=true is about whole windows, but system.name={name} learns from batches: leave it out, "
+            "or give smaller hybrid.snapshot_shares"
+        )
+
+
+def _refuse_unsampled(settings: RunSettings) -> None:
+    """Refuse what sampled batches cannot do."""
+    window, layers = settings.window, len(settings.distdy.fanouts)
+    if window.state != "zero" or window.groups != 1:
+        raise BadConfig(
+            f"window.state={window.state} with window.groups={window.groups}: sampled windows are embedded "
+            "anew, one after the other, where targets are divided; use --set window.state=zero and window.groups=1"
+        )
+    if layers != settings.model.layers:
+        raise BadConfig(
+            f"distdy.fanouts={list(settings.distdy.fanouts)} are for {layers} layers, but model.layers="
+            f"{settings.model.layers}: give one fan-out for each layer"
+        )
+    if settings.reuse.approximate != "none" or settings.schedule.needs_times:
+        raise BadConfig(
+            f"reuse.approximate={settings.reuse.approximate} and schedule.scheduler={settings.schedule.scheduler} are "
+            "for whole windows, but system.divide=targets samples them: leave both out"
+        )

@@ -14,9 +14,12 @@ class SystemSettings:
     """How ranks share the work. A preset (`--system NAME`) fills this in; each decision can be changed alone."""
 
     name: str = "none"  # what the decisions below are called
-    divide: Literal["windows", "time", "nodes", "targets"] = "windows"
-    """What ranks divide among each other: whole windows, the snapshots of a window (time), the nodes, or the
-    targets of sampled batches, each where it is stored (see [distdy])."""
+    divide: Literal["windows", "time", "nodes", "batches", "targets"] = "windows"
+    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes: all ranks go
+    over every window together (nodes), or each over batches of its own nodes, by itself; see [hybrid] (batches); or
+    each embeds the targets of sampled batches that it stores; see [distdy] (targets)."""
+    unit: Literal["window", "trapezoid"] = "window"
+    """What is learnt from together: windows of [window], or windows of [flare], whose older snapshots shrink."""
     time: Literal["relay", "alltoall"] = "relay"
     """Where ranks divide the snapshots: states go from rank to rank (relay), or rows are dealt out anew so that each
     rank remembers for its own nodes (alltoall)."""
@@ -44,9 +47,20 @@ class SystemSettings:
             raise BadConfig(
                 "system.recompute=true would sample and fetch everything twice where targets are divided: leave it out"
             )
+        if self.recompute and self.divide == "nodes":
+            raise BadConfig(
+                "system.recompute=true with system.divide=nodes would exchange all halos twice: leave it out, or use "
+                "more ranks, each of which then holds fewer rows"
+            )
         if self.pipeline and self.divide != "windows":
             raise BadConfig(
                 f"system.pipeline=true takes whole windows, but system.divide={self.divide}: leave one of them out"
+            )
+        if self.unit == "trapezoid" and (self.divide != "nodes" or self.recompute or self.pipeline):
+            raise BadConfig(
+                f"system.unit=trapezoid with system.divide={self.divide}, system.recompute={self.recompute} and "
+                f"system.pipeline={self.pipeline}: ranks divide the nodes of such windows, and what older snapshots "
+                "take is saved by computing less of them; use --system flare and leave the others out"
             )
 
 

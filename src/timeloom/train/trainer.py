@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,19 @@ class Progress:
     """What came of every prediction so far (live)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a checkpoint holds beside what every run has."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def nothing_beside() -> Beside:
+    """Return that there is nothing."""
+    return Beside({}, {})
+
+
 class Trainer:
     """A session that learns, and saves what it learnt in a run directory.
 
@@ -63,7 +77,7 @@ class Trainer:
         self.progress = Progress()
         self.worker = make_worker(session)
         self.optimizer = make_optimizer(session.predictor.parameters(), session.settings.optim)
-        self._gradients = Gradients(session.world, list(session.predictor.parameters()))
+        self.gradients = Gradients(session.world, list(session.predictor.parameters()))
         self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
         self.control = Control(session)
         self.carry: Carry | None = None
@@ -72,6 +86,10 @@ class Trainer:
         """Of some steps of the epoch under way: their number, when they began, and what they were spent on."""
         self.due = False
         """At the last step it was time to save."""
+        self.beside: Callable[[], Beside] = nothing_beside
+        """Collective. What else is to be saved."""
+        self.beside_saved: Beside | None = None
+        """What else the checkpoint held that the run goes on from."""
         self.stopping = False
         """Some rank was asked to stop before the last step ended."""
         self._saved_at = self._resumed_at = time.monotonic()
@@ -99,7 +117,7 @@ class Trainer:
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.step()
-        if units and units[-1].keep >= 0:
+        if units and (units[-1].keep >= 0 or units[-1].kept_from):
             self.carry = learnt.kept
         nodes, edges = self._sizes(step)
         told = agreed.loss if agreed.learnt else math.nan
@@ -149,9 +167,9 @@ class Trainer:
         """Collective. Make the gradients those of all ranks, and hear what the others want."""
         flags = Flags(
             stop=self.session.should_stop(), non_finite=not math.isfinite(learnt.loss),
-            save=self._is_due(),
+            save=self.is_due(),
         )  # fmt: skip
-        agreed = self._gradients.agree(learnt.weight, flags, loss=learnt.loss)
+        agreed = self.gradients.agree(learnt.weight, flags, loss=learnt.loss)
         self.due, self.stopping = agreed.save > 0, agreed.stop > 0
         return agreed
 
@@ -200,14 +218,14 @@ class Trainer:
             progress.since_drop += 1
         return better
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Say whether the last checkpoint is old enough for the next, by the clock of the rank that writes it."""
         old = time.monotonic() - self._saved_at >= self.session.settings.train.save_seconds
         return old and self.run is not None
 
     def agree_due(self) -> bool:
         """Collective. Say whether it is time to save."""
-        told = self.session.world.all_reduce(torch.tensor([self._is_due()], dtype=torch.uint8), "control/due", "max")
+        told = self.session.world.all_reduce(torch.tensor([self.is_due()], dtype=torch.uint8), "control/due", "max")
         return bool(told.item())
 
     def save(self) -> Saved:
@@ -218,24 +236,25 @@ class Trainer:
         record = Saved(
             checkpoint=f"epoch-{progress.epoch:06d}-step-{progress.step:06d}", epoch=progress.epoch, step=progress.step
         )
-        carried = None if self.carry is None else self.worker.whole(self.carry)
+        carried, beside = None if self.carry is None else self.worker.whole(self.carry), self.beside()
         if self.run is not None:
-            self._write(self.run, record, carried)
-        self._saved_at = time.monotonic()
+            self._write(self.run, record, carried, beside)
+        self._saved_at, self.due = time.monotonic(), False
         return record
 
-    def _write(self, run: RunDirectory, record: Saved, carried: Carry | None) -> None:
+    def _write(self, run: RunDirectory, record: Saved, carried: Carry | None, beside: Beside) -> None:
         """Write a checkpoint, then remove older ones."""
         session, progress, scales = self.session, self.progress, self.session.feed.scales
         assert scales is not None
         run.append(record)
         tensors = _under("now", session.predictor.state_dict()) | _under("best", self.best)
         tensors |= _under("optimizer", optimizer_tensors(self.optimizer)) | _under("scales", scale_tensors(scales))
+        tensors |= _under("beside", beside.tensors)
         if carried is not None:
             tensors |= {f"carry/{place:03d}": part for place, part in enumerate(carried.tensors())}
         state = {
             "progress": dataclasses.asdict(progress), "records_bytes": run.size(), "graph": session.graph.name,
-            "decided": session.decided.as_json(), "control": self.control.state(),
+            "decided": session.decided.as_json(), "control": self.control.state(), "beside": beside.state,
             "num_snapshots": session.split.test_stop + session.split.horizon, "num_nodes": session.graph.num_nodes,
         }  # fmt: skip
         checkpoint.save(run.checkpoints, record.checkpoint, tensors, state)
@@ -253,6 +272,8 @@ class Trainer:
             self.carry = self.worker.own(carry_of(self.session.model, parted, self.session.graph.num_nodes))
         self.progress = Progress(**saved.state["progress"])
         self.control.restore(saved.state["control"])
+        if saved.state["beside"]:
+            self.beside_saved = Beside(parts.get("beside", {}), saved.state["beside"])
         if self.run is not None:
             # Later checkpoints know of records that are now forgotten.
             names = checkpoint.names(self.run.checkpoints)
@@ -283,7 +304,7 @@ def _under(folder: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def grouped(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Return a checkpoint's tensors by what they are: now, best, optimizer, scales, carry."""
+    """Return a checkpoint's tensors by what they are: now, best, optimizer, scales, carry, beside."""
     groups: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         folder, _, name = key.partition("/")

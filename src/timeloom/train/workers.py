@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from timeloom.train.alltoall import AllToAllWorker
+from timeloom.train.flare.worker import FlareWorker
+from timeloom.train.hybrid.worker import HybridWorker
 from timeloom.train.part import PartWorker
 from timeloom.train.pipeline import PipelineWorker
 from timeloom.train.relay import RelayWorker
@@ -17,6 +19,10 @@ def make_worker(session: Session) -> Worker:
     system = session.settings.system
     if system.divide == "targets":
         return SampledWorker(session)
+    if system.unit == "trapezoid":
+        return FlareWorker(session)
+    if system.divide == "batches":
+        return HybridWorker(session)
     if not session.feed.holding.holds_all:
         return PartWorker(session)
     if session.world.size > 1 and system.divide == "time":

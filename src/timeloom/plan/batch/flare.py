@@ -28,6 +28,9 @@ class FlareSettings:
     """decay=list: the share of chunks that each decayed snapshot keeps, the newest first."""
     chunks: int = 128
     """Chunks of every owner (the public code has 4 x 128, 8 x 64, 12 x 48, 16 x 32)."""
+    chunks_by: Literal["metis", "hash", "random"] = "metis"
+    """How an owner's nodes are cut into chunks: by METIS on the union of the training snapshots, by a hash, or dealt
+    out at random."""
     loss: Literal["last", "blocks"] = "last"
     """What is learnt from: the newest snapshot (Algorithm 1), or the mean over all snapshots of a window (D7.4)."""
     state: Literal["inherit", "zero"] = "inherit"

@@ -18,6 +18,7 @@ from timeloom.errors import BadConfig
 from timeloom.graph.keys import Float64s, Int64s
 from timeloom.plan.batch.cutout import Cutout, cut, cut_from, forecast
 from timeloom.plan.batch.hybrid_settings import BatchSize
+from timeloom.plan.batch.layered import Levels, between, levels_of
 from timeloom.plan.batch.neighbourhood import Layers, Sets, find_neighbourhood, refuse_over_budget, total_hops
 from timeloom.plan.batch.rows import Int32s, Source
 
@@ -37,7 +38,18 @@ class HybridBatch:
     """Which batch of this size it is; -1: one of all nodes that stands in for it."""
     version: int
     """Of the graph that it was cut from."""
-    cutout: Cutout
+    levels: Levels
+    """What each layer of the model reads; the first is all of the batch."""
+
+    @property
+    def cutout(self) -> Cutout:
+        """All rows and edges of the batch."""
+        return self.levels[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that the arrays take."""
+        return sum(level.num_bytes for level in self.levels)
 
     @property
     def is_snapshot_batch(self) -> bool:
@@ -110,7 +122,7 @@ class BatchMaker:
             return HybridBatch(action, number, self.version, self._whole(first, last))
         targets = self._targets(size.nodes, rng)
         found = cut_from(cache, targets, self.layers, first=first, last=last, sets=self.sets, both=cache.both)
-        return HybridBatch(action, number, self.version, found)
+        return HybridBatch(action, number, self.version, levels_of(found, self.layers))
 
     def _targets(self, count: int, rng: np.random.Generator) -> Int32s:
         own = self.cache.nodes_N[: self.cache.num_targets]
@@ -126,13 +138,14 @@ class BatchMaker:
         first, last = self.window(self.sizes[action].snapshots, rng)
         return HybridBatch(action, -1, self.version, self._whole(first, last))
 
-    def _whole(self, first: int, last: int) -> Cutout:
-        # As a batch it lies in the cache, not in the graph that the cache was cut from.
-        return replace(self.cache.between(first, last), places_N=self._all_rows)
+    def _whole(self, first: int, last: int) -> Levels:
+        return between(self._all_levels, first, last)
 
     @cached_property
-    def _all_rows(self) -> Int32s:
-        return np.arange(self.cache.num_nodes, dtype=np.int32)
+    def _all_levels(self) -> Levels:
+        # As a batch it lies in the cache, not in the graph that the cache was cut from.
+        rows = np.arange(self.cache.num_nodes, dtype=np.int32)
+        return levels_of(replace(self.cache, places_N=rows), self.layers)
 
     def bytes_of(self, first: int, last: int) -> int:
         """Return what training takes on all the rank's nodes over these snapshots."""

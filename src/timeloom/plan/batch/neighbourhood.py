@@ -118,19 +118,27 @@ def _remember(depth: Depths, after: Depths, at: int) -> None:
             depth[i] = at
 
 
-def refuse_if_integrated(model: str, *, mixes_states: bool, sees_all: bool) -> None:
-    """Refuse a model whose rows depend on more than a neighbourhood of the model's hops (SPEC D8.4)."""
+def why_not_cached(*, mixes_states: bool, sees_all: bool) -> str | None:
+    """Return why a model's rows depend on more than a neighbourhood of the model's hops (None: they do not)."""
     if mixes_states:
-        raise BadConfig(
-            f"model {model!r} convolves its state, so that a row depends on one hop more with every snapshot, and "
-            "no cache of a few hops is enough: use --system vertex or --system flare, which exchange rows, or a model "
-            "whose recurrence reads no neighbours, such as tgcn"
+        return (
+            "convolves its state, so that a row depends on one hop more with every snapshot, and no cache of a few "
+            "hops is enough: use --system vertex or --system flare, which exchange rows, or a model whose recurrence "
+            "reads no neighbours, such as tgcn"
         )
     if sees_all:
-        raise BadConfig(
-            f"model {model!r} reads all nodes of a snapshot at once, so that no neighbourhood is enough: use "
-            "--system vertex or --system flare, or a model that reads neighbours alone, such as evolvegcn_o"
+        return (
+            "reads all nodes of a snapshot at once, so that no neighbourhood is enough: use --system vertex or "
+            "--system flare, or a model that reads neighbours alone, such as evolvegcn_o"
         )
+    return None
+
+
+def refuse_if_integrated(model: str, *, mixes_states: bool, sees_all: bool) -> None:
+    """Refuse a model whose rows depend on more than a neighbourhood of the model's hops (SPEC D8.4)."""
+    why = why_not_cached(mixes_states=mixes_states, sees_all=sees_all)
+    if why is not None:
+        raise BadConfig(f"model {model!r} {why}")
 
 
 def total_hops(layers: Layers) -> int:

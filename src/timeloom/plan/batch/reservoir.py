@@ -50,7 +50,7 @@ class Reservoir:
 
     def put(self, batch: HybridBatch, *, used: bool = False) -> None:
         """Keep a batch; the oldest ones of its size go where there is no room. The newest one always stays."""
-        action, size = batch.action, batch.cutout.num_bytes
+        action, size = batch.action, batch.num_bytes
         with self._lock:
             ring, unused = self._rings[action], self._unused[action]
             ring.append(batch)
@@ -61,7 +61,7 @@ class Reservoir:
             self._tight[action] |= self._bytes[action] > self._share_bytes
             while len(ring) > 1 and (len(ring) > self._full[action] or self._bytes[action] > self._share_bytes):
                 gone = ring.popleft()
-                self._bytes[action] -= gone.cutout.num_bytes
+                self._bytes[action] -= gone.num_bytes
                 unused.pop(gone.number, None)
 
     def reuse(self, action: int, *, most: float) -> float:

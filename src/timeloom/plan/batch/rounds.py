@@ -44,6 +44,7 @@ class Report:
     """What a rank says of its round; each field is a number, so that reports can be summed."""
 
     steps: int = 0
+    """That it learnt from."""
     step_seconds: float = 0.0
     """The median of its steps."""
     loss_sum: float = 0.0
@@ -54,6 +55,11 @@ class Report:
     """How many these are."""
     stop: float = 0.0
     """1: it wants to stop."""
+    save: float = 0.0
+    """1: it is time to save."""
+    cells: float = 0.0
+    """Targets that its steps went over: nodes times snapshots."""
+    edges: float = 0.0
 
 
 _FIELDS = len(astuple(Report()))
@@ -76,10 +82,17 @@ class Decision:
     """The mean over the validation nodes of all ranks."""
     step_seconds: float
     """The median of the ranks that made steps (0: none did)."""
+    save: bool
+    """It is time to save."""
+    cells: int
+    """Targets that all ranks' steps went over."""
+    edges: int
+    steps: tuple[int, ...]
+    """What each rank learnt from."""
 
 
 def pack(report: Report, rank: int, num_ranks: int) -> Float64s:
-    """Return [6 M] a rank's report in its own place, 0 elsewhere: the sum over ranks holds all reports."""
+    """Return [9 M] a rank's report in its own place, 0 elsewhere: the sum over ranks holds all reports."""
     places = np.zeros((num_ranks, _FIELDS))
     places[rank] = astuple(report)
     return places.ravel()
@@ -109,7 +122,7 @@ class Rounds:
         self._number, self._interval_s = 0, settings.round_seconds
         self._deadline_s: float | None = None
         self._seconds: list[float] = []
-        self._loss_sum = 0.0
+        self._learnt, self._loss_sum, self._cells, self._edges = 0, 0.0, 0, 0
 
     @property
     def interval_s(self) -> float:
@@ -119,12 +132,16 @@ class Rounds:
     def begin(self, now_s: float) -> None:
         """Begin a round."""
         self._deadline_s = now_s + self._interval_s
-        self._seconds, self._loss_sum = [], 0.0
+        self._seconds = []
+        self._learnt, self._loss_sum, self._cells, self._edges = 0, 0.0, 0, 0
 
-    def stepped(self, loss: float, seconds: float) -> None:
-        """Count a step."""
+    def stepped(self, loss: float | None, seconds: float, *, cells: int = 0, edges: int = 0) -> None:
+        """Count a step; one without a loss had nothing to learn from."""
         self._seconds.append(seconds)
-        self._loss_sum += loss
+        self._learnt += loss is not None
+        self._loss_sum += loss or 0.0
+        self._cells += cells
+        self._edges += edges
 
     def is_due(self, now_s: float) -> bool:
         """Say whether the rank is to make no further step in this round. One without nodes never makes any."""
@@ -138,10 +155,15 @@ class Rounds:
             return steps >= FIRST_STEPS
         return steps >= 1 and now_s >= self._deadline_s
 
-    def report(self, *, held_sum: float = 0.0, held_count: float = 0.0, stop: bool = False) -> Report:
+    def report(
+        self, *, held_sum: float = 0.0, held_count: float = 0.0, stop: bool = False, save: bool = False
+    ) -> Report:  # fmt: skip
         """Return what this rank says of the round that ends."""
         took_s = statistics.median(self._seconds) if self._seconds else 0.0
-        return Report(len(self._seconds), took_s, self._loss_sum, held_sum, held_count, float(stop))
+        return Report(
+            self._learnt, took_s, self._loss_sum, held_sum, held_count, float(stop), float(save), float(self._cells),
+            float(self._edges),
+        )  # fmt: skip
 
     def take(self, reports: Sequence[Report]) -> Decision:
         """Return what follows from the reports of all ranks; a rank that votes to stop stops all of them."""
@@ -162,6 +184,10 @@ class Rounds:
             loss=sum(report.loss_sum for report in reports) / steps if steps else None,
             held_loss=sum(report.held_sum for report in reports) / held_count if held_count else None,
             step_seconds=step_s,
+            save=any(report.save > 0.0 for report in reports),
+            cells=round(sum(report.cells for report in reports)),
+            edges=round(sum(report.edges for report in reports)),
+            steps=tuple(report.steps for report in reports),
         )
 
     def _refuse_divergence(self, reports: Sequence[Report]) -> None:

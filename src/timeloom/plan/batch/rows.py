@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.keys import Float64s
 from timeloom.graph.snapshot import Snapshot
+from timeloom.plan.partition.union import GraphOfSnapshots, snapshots_of
 
 Bools = NDArray[np.bool_]
 Int32s = NDArray[np.int32]
@@ -89,9 +89,9 @@ def rows_of(snapshot: Snapshot) -> SnapshotRows:
 
 
 class StoredRows:
-    """The snapshots of a graph on disk, one in memory at a time; in the order of time each is made from the last."""
+    """The snapshots of a graph, one in memory at a time; on disk, in the order of time, each is made from the last."""
 
-    def __init__(self, graph: DynamicGraph) -> None:
+    def __init__(self, graph: GraphOfSnapshots) -> None:
         self._graph = graph
         self._ahead: Iterator[Snapshot] = iter(())
         self._last: tuple[int, SnapshotRows] | None = None
@@ -106,6 +106,6 @@ class StoredRows:
         if self._last is not None and self._last[0] == t:
             return self._last[1]
         if self._last is None or self._last[0] != t - 1:
-            self._ahead = self._graph.snapshots(t)
+            self._ahead = snapshots_of(self._graph, t, len(self._graph))
         self._last = (t, rows_of(next(self._ahead)))
         return self._last[1]

@@ -36,7 +36,7 @@ class PartitionSettings:
     deal: Literal["serpentine", "round_robin", "lpt"] = "serpentine"
     """load: how nodes are dealt out from the heaviest on: serpentine | round_robin | lpt."""
     online: OnlineSettings = field(default_factory=OnlineSettings)
-    seed: int = 0  # of hashes, draws and METIS
+    seed: int = 0  # random, metis, online: what is drawn is keyed by it
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:

@@ -49,12 +49,14 @@ class ClassGoal(Goal):
 
     def _nodes(self, t: int, part: Part) -> tuple[Int64s, Int64s]:
         """Return the nodes of a part that count after snapshot t, and their classes."""
+        nodes, classes = np.flatnonzero(self._counts(t, part)), self._feed.label(t + self._task.ahead)
+        return nodes, classes[nodes].astype(np.int64)
+
+    def _counts(self, t: int, part: Part) -> NDArray[np.bool_]:
+        """Return [N] which nodes of a part count after snapshot t."""
         classes = self._feed.label(t + self._task.ahead)
         counts: NDArray[np.bool_] = (classes >= 0) & self._feed.alive(t)
-        if self._parts is not None:
-            counts = counts & self._parts[part]
-        nodes = np.flatnonzero(counts)
-        return nodes, classes[nodes].astype(np.int64)
+        return counts if self._parts is None else counts & self._parts[part]
 
     def _training_counts(self) -> Int64s:
         """Collective. Return how often each class occurs in training."""
@@ -71,8 +73,7 @@ class ClassGoal(Goal):
 
     def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
         """Return the nodes of training."""
-        nodes, _ = self._nodes(t, "train")
-        return nodes if (chosen := draw.of(len(nodes), t)) is None else nodes[chosen]
+        return draw.among(np.flatnonzero(self._counts(t, "train") & born_N), t)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the nodes of training."""
@@ -80,11 +81,11 @@ class ClassGoal(Goal):
         weights_C = None
         if self._task.class_weights == "balanced":
             weights_C = balance(self._training_counts(), len(self.classes))
-        nodes_M = seen.mine(self.asks(seen.t, seen.born_N.cpu().numpy(), draw))
+        nodes_M, rows_M = seen.drawn(self._counts(seen.t, "train"), draw)
         if not len(nodes_M):
             return None
         classes_M = self._feed.label(seen.t + self._task.ahead)[nodes_M].astype(np.int64)
-        logits_MC = head(seen.rows(nodes_M))
+        logits_MC = head(seen.out_NH.index_select(0, as_tensor(rows_M, seen.out_NH)))
         logits_MC = logits_MC.to(torch.promote_types(logits_MC.dtype, torch.float32))
         return class_loss(logits_MC, classes_M, weights_C)
 

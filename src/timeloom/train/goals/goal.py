@@ -37,17 +37,32 @@ class Seen:
     """The model's rows. A node that is absent has the row it had last, one not yet born has 0 (SPEC D1.4)."""
     born_N: Tensor
     """bool: which nodes were there up to now."""
+    nodes: Int64s | None = None
+    """The nodes whose rows these are, by their places among those on this rank (None: all of them, in order)."""
     here: Here | None = None
-    """Where rows are, if they are not those of all nodes; row i is then that of ``here.nodes_M[i]``."""
+    """Where the rows of a sampled batch are; row i is then that of ``here.nodes_M[i]``, and ``born_N`` of all nodes."""
 
-    def mine(self, nodes: Int64s) -> Int64s:
-        """Return those of some nodes whose rows are here."""
-        return nodes if self.here is None else self.here.mine(nodes)
+    def among(self, counts_N: NDArray[np.bool_]) -> tuple[Int64s, Int64s]:
+        """Return the nodes that count, of those whose rows are here, and the places of their rows."""
+        if self.nodes is None:
+            nodes = np.flatnonzero(counts_N)
+            return nodes, nodes
+        rows = np.flatnonzero(counts_N[self.nodes])
+        return self.nodes[rows], rows
 
-    def rows(self, nodes: Int64s) -> Tensor:
-        """Return the rows of nodes that are here."""
-        places = nodes if self.here is None else self.here.places(nodes)
-        return self.out_NH.index_select(0, as_tensor(places, self.out_NH))
+    def drawn(self, counts_N: NDArray[np.bool_], draw: Draw) -> tuple[Int64s, Int64s]:
+        """Return the nodes that count, were born and are drawn, as `among` does.
+
+        Of a sampled batch they are drawn among all nodes, whichever of them are here.
+        """
+        born_N = self.born_N.cpu().numpy()
+        if self.here is not None:
+            nodes = self.here.mine(draw.among(np.flatnonzero(counts_N & born_N), self.t))
+            return nodes, self.here.places(nodes)
+        nodes, rows = self.among(counts_N)
+        nodes, rows = nodes[born_N[rows]], rows[born_N[rows]]
+        chosen = draw.of(len(nodes), self.t)
+        return (nodes, rows) if chosen is None else (nodes[chosen], rows[chosen])
 
     def meet(self, meeting: Meeting, sources_P: Int64s, targets_P: Int64s) -> Met:
         """Collective. Return the pairs of this rank with the rows of both ends, wherever these are."""
@@ -78,6 +93,11 @@ class Draw:
     batch: int = 0
     """Which of several batches, to one of which each target is dealt."""
     batches: int = 1
+
+    def among(self, nodes: Int64s, t: int) -> Int64s:
+        """Return those of some targets of snapshot t that are meant."""
+        chosen = self.of(len(nodes), t)
+        return nodes if chosen is None else nodes[chosen]
 
     def rng(self, t: int) -> np.random.Generator:
         """Return the generator for the draws of one snapshot in one epoch."""

@@ -16,7 +16,7 @@ from timeloom.graph.keys import Float64s, Int64s
 from timeloom.graph.tasks import Part, TaskSettings
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
-from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen
+from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen, as_tensor
 
 
 class ValueGoal(Goal):
@@ -61,19 +61,19 @@ class ValueGoal(Goal):
 
     def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
         """Return the active nodes that were born and whose value is known."""
-        nodes = np.flatnonzero(self._active(t) & born_N & ~np.isnan(self._feed.label(t + self._task.ahead)))
-        return nodes if (chosen := draw.of(len(nodes), t)) is None else nodes[chosen]
+        known_N = ~np.isnan(self._feed.label(t + self._task.ahead))
+        return draw.among(np.flatnonzero(self._active(t) & known_N & born_N), t)
 
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the error of active nodes that were born, in units of the target's deviation."""
         assert isinstance(head, NodeHead)
         target = self._feed.label(seen.t + self._task.ahead)
-        nodes_M = seen.mine(self.asks(seen.t, seen.born_N.cpu().numpy(), draw))
+        nodes_M, rows_M = seen.drawn(self._active(seen.t) & ~np.isnan(target), draw)
         if not len(nodes_M):
             return None
         base, scale = self._base(seen.t)
         wanted_M = torch.from_numpy((target - base)[nodes_M] / scale).to(seen.out_NH)
-        told_M = head(seen.rows(nodes_M))[:, 0]
+        told_M = head(seen.out_NH.index_select(0, as_tensor(rows_M, seen.out_NH)))[:, 0]
         # Under bf16 the rows are rounded, the error is not.
         exact = torch.promote_types(told_M.dtype, torch.float32)
         error = mse_loss if self._task.loss == "mse" else l1_loss

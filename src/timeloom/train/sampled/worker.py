@@ -199,7 +199,7 @@ class SampledWorker(LiveWorker):
             born_M = born_M | alive
             out_MH = torch.where((alive if hold else born_M)[:, None], new_MH, out_MH)
             if t in batch.unit.targets:
-                seen.append(Seen(t, out_MH, torch.from_numpy(batch.born[t]).to(like.device), here))
+                seen.append(Seen(t, out_MH, torch.from_numpy(batch.born[t]).to(like.device), here=here))
         return seen
 
     def see(self, first: int, last: int) -> Iterator[Seen]:
