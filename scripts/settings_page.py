@@ -25,7 +25,8 @@ SOURCES = (
     ("hybrid", "plan/batch/hybrid_settings.py", "HybridSettings"),
     ("hybrid.dqn", "plan/tune/dqn.py", "DqnSettings"),
     ("flare", "plan/batch/flare.py", "FlareSettings"), ("tune", "plan/tune/window.py", "TuneSettings"),
-    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"), ("world", "train/system.py", "WorldSettings"),
+    ("schedule", "plan/schedule/choose.py", "ScheduleSettings"),
+    ("distdy", "plan/batch/sample.py", "DistdySettings"), ("world", "train/system.py", "WorldSettings"),
 )  # fmt: skip
 HEAD = """# Settings
 
@@ -113,6 +114,7 @@ def shown_type(text: str) -> str:
     known = {
         "str": "text", "TaskName": "text", "int": "whole number", "int | None": "whole number", "float": "number",
         "bool": "true, false", "bool | None": "true, false", "tuple[Negatives, ...]": "list of text",
+        "tuple[int, ...]": "list of whole numbers",
         "tuple[float, ...]": "list of numbers", "PartitionSettings": "table",
         "dict[str, int | float | str | bool]": "table",
     }  # fmt: skip

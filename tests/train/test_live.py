@@ -21,6 +21,7 @@ from timeloom.graph.perturb import Perturbed
 from timeloom.graph.tasks import GraphLike
 from timeloom.nn.heads import Head
 from timeloom.records import EpochEnded, Evaluated, Record, RunDirectory, Stepped
+from timeloom.train.arrivals import AllThere
 from timeloom.train.feed import Scales
 from timeloom.train.goals.classes import ClassGoal
 from timeloom.train.goals.goal import Draw, Goal, Loss, Marks, Seen
@@ -59,7 +60,7 @@ def live(path: Path, session: Session) -> tuple[list[Record], Trainer]:
     """Run the live protocol; return all it told."""
     with RunDirectory.create(path, dump(session.settings), overwrite=False) as run:
         trainer = Trainer(session, run)
-        return list(train_live(trainer)), trainer
+        return list(train_live(trainer, AllThere(trainer, first_scored(session.split)))), trainer
 
 
 @pytest.mark.parametrize("state", ["inherit", "zero"])

@@ -15,6 +15,7 @@ from timeloom.cli.calibrate import calibrate
 from timeloom.cli.check import check
 from timeloom.cli.compare import compare
 from timeloom.cli.export import export
+from timeloom.cli.follow import follow
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.live import live
@@ -48,6 +49,7 @@ app.command(check)
 app.command(export)
 app.command(synth)
 app.command(train)
+app.command(follow)
 app.command(evaluate)
 app.command(predict)
 app.command(models)

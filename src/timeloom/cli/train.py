@@ -97,8 +97,8 @@ def train(
     seat = ranks.here()
     if seat is None and (world.workers != 1 or world.max_restarts):
         job.check(world.workers)
-        return _as_ranks(world)
-    _refuse_other_launcher(world, None if seat is None else seat.size)
+        return as_ranks(world)
+    refuse_other_launcher(world, None if seat is None else seat.size)
     with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
         told = job.do(show)
     if not json and (seat is None or seat.rank == 0):
@@ -165,7 +165,7 @@ class _Job:
         return [line for record in shown for line in table_of(record)] + traffic_of(moved)
 
 
-def _as_ranks(world: WorldFlags) -> int:
+def as_ranks(world: WorldFlags) -> int:
     """Run this very command as several ranks; return what it ends with."""
     from timeloom.train.ranks import launch
 
@@ -176,7 +176,8 @@ def _as_ranks(world: WorldFlags) -> int:
     return outcome.code
 
 
-def _refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
+def refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
+    """Refuse to start ranks where a launcher has."""
     if size is not None and world.workers not in (1, size):
         raise BadConfig(
             f"--workers {world.workers} starts ranks on this machine, but this process is one of {size} that a "

@@ -141,6 +141,18 @@ class RowModel(Model):
         return (mapped(rows_NA, maps),)
 
 
+class LayeredModel(Model):
+    """A model whose encoding is layers on top of each other, each of a row and the mean of those of in-neighbours.
+
+    The engine may then take means over some of the neighbours (sampling), for the rows that somebody reads alone. The
+    encoding is what the last of `hops` layers gives, and 0 for nodes that are not there.
+    """
+
+    @abstractmethod
+    def layer(self, depth: int, x_NF: Tensor, mean_NF: Tensor) -> Tensor:
+        """Return what a layer makes of rows and of the weighted means of what each of them hears."""
+
+
 def best_of(alive_N: Tensor, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return what `View.best` does, of nodes that are all at hand."""
     scores_N = scores_N.masked_fill(~alive_N, -torch.inf)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from timeloom.kernels.norms import Norm
 from timeloom.nn.layers import glorot, spread
-from timeloom.nn.model import Memory, Model, PerNode, Rows, State, View
+from timeloom.nn.model import LayeredModel, Memory, PerNode, Rows, State, View
 from timeloom.nn.settings import ModelSettings
 
 _MEAN = Norm("mean", self_loops=False)
@@ -32,6 +32,10 @@ class SageConvolution(nn.Module):
         if self.near.shape[0] <= self.near.shape[1] or view.knows(x_NF, _MEAN):
             return torch.addmm(own_NH, view.aggregate(x_NF, _MEAN), self.near)
         return own_NH + view.aggregate(view.once(x_NF, self.project), _MEAN)
+
+    def combine(self, x_NF: Tensor, mean_NF: Tensor) -> Tensor:
+        """Return the convolved rows where the means are at hand."""
+        return torch.addmm(torch.addmm(self.bias, x_NF, self.own), mean_NF, self.near)
 
     def project(self, x_NF: Tensor) -> Tensor:
         """Return what neighbours are told."""
@@ -53,8 +57,28 @@ class _Sage(nn.Module):
             x_NF = torch.relu(layer(view, x_NF))
         return x_NF if view.all_alive else torch.where(view.alive_N[:, None], x_NF, 0.0)
 
+    def layer(self, depth: int, x_NF: Tensor, mean_NF: Tensor) -> Tensor:
+        """Return what one convolution gives, relu included."""
+        convolution = self.layers[depth]
+        assert isinstance(convolution, SageConvolution)
+        return torch.relu(convolution.combine(x_NF, mean_NF))
 
-class SageLinear(Model):
+
+class _SageModel(LayeredModel):
+    """What both have in common."""
+
+    sage: _Sage
+
+    def encode(self, view: View, x_NF: Tensor) -> Rows:
+        """Return the embeddings."""
+        return (self.sage(view, x_NF),)
+
+    def layer(self, depth: int, x_NF: Tensor, mean_NF: Tensor) -> Tensor:
+        """Return what a convolution gives."""
+        return self.sage.layer(depth, x_NF, mean_NF)
+
+
+class SageLinear(_SageModel):
     """A linear map of the embeddings of the last `span` snapshots, zeros where a node was absent."""
 
     def __init__(self, num_in: int, settings: ModelSettings) -> None:
@@ -67,17 +91,13 @@ class SageLinear(Model):
         """Return the embeddings before this snapshot, oldest first. They grow old also while a node is absent."""
         return (PerNode("past", (self._span - 1, self.out_size), holds=False),)
 
-    def encode(self, view: View, x_NF: Tensor) -> Rows:
-        """Return the embeddings."""
-        return (self.sage(view, x_NF),)
-
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Return the mapped embeddings, and those to remember."""
         all_NSH = torch.cat([state[0], rows[0][:, None].to(state[0].dtype)], 1)
         return torch.addmm(self.bias, all_NSH.flatten(1), self.weight), (all_NSH[:, 1:],)
 
 
-class SageAttention(Model):
+class SageAttention(_SageModel):
     """The newest embedding, plus what it attends to among those of the last `span` snapshots (DySAT's, causal)."""
 
     def __init__(self, num_in: int, settings: ModelSettings) -> None:
@@ -92,10 +112,6 @@ class SageAttention(Model):
         """Return the embeddings before this snapshot, oldest first, and which of them there are."""
         past = PerNode("past", (self._span - 1, self.out_size), holds=False)
         return past, PerNode("there", (self._span - 1,), holds=False)
-
-    def encode(self, view: View, x_NF: Tensor) -> Rows:
-        """Return the embeddings."""
-        return (self.sage(view, x_NF),)
 
     def recur(self, view: View, rows: Rows, state: State) -> tuple[Tensor, State]:
         """Return what the newest embedding attends to; a node that was never there gets 0."""

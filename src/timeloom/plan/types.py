@@ -19,6 +19,8 @@ class Unit:
     """The state before ``first`` is the start; else it is what an earlier unit kept."""
     keep: int = -1
     """The state after this snapshot is kept for the next unit (-1: none is)."""
+    batch: int = 0
+    """Which of several batches of its targets is learnt from; there is but one where targets are not sampled."""
     chunks: tuple[int, ...] = ()
     """How many chunks of every owner are computed of each snapshot, the first ones of the epoch's order; (): all."""
     kept_from: tuple[int, ...] = ()

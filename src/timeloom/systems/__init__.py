@@ -6,6 +6,7 @@ import difflib
 
 from timeloom.errors import BadConfig
 from timeloom.systems.blad import blad
+from timeloom.systems.distdy import distdy
 from timeloom.systems.dygnex import dygnex
 from timeloom.systems.dynahb import adt, bvr, dbos, dbov, dynahb, pyd
 from timeloom.systems.esdg import esdg
@@ -22,6 +23,7 @@ PRESETS: dict[str, Preset] = {
         esdg(),
         blad(),
         vertex(),
+        distdy(),
         flare(),
         real(),
         real("real_l", "real_l", "its integer program, or its greedy one where that takes too long"),

@@ -25,14 +25,20 @@ def evaluate(worker: Worker, part: Part) -> dict[str, float]:
 
 def _of_all_ranks(session: Session, marks: Marks) -> Marks:
     """Collective. Return the marks of all ranks together; all leave here where one of them was asked to stop."""
+    whole, stop = of_all_ranks(session, marks)
+    if session.world.size > 1 and stop:
+        raise Stopped
+    return whole
+
+
+def of_all_ranks(session: Session, marks: Marks) -> tuple[Marks, bool]:
+    """Collective. Return the marks of all ranks together, and whether one of them was asked to stop."""
     told = {"marks": marks.as_json(), "stop": session.should_stop()}
     found = [json.loads(one) for one in session.world.gather_bytes(json.dumps(told).encode(), "control/marks")]
-    if session.world.size > 1 and any(one["stop"] for one in found):
-        raise Stopped
     whole = Marks()
     for one in found:
         whole.take_in(one["marks"])
-    return whole
+    return whole, any(one["stop"] for one in found)
 
 
 def evaluate_baselines(session: Session, part: Part) -> dict[str, dict[str, float]]:

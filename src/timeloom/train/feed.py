@@ -185,13 +185,14 @@ class Feed:
 
     def _make_rows(self, t: int) -> Tensor:
         # In torch's own memory: what a product of it comes to, to the last bit, depends on where it begins.
-        made = torch.from_numpy(self._scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
+        made = torch.from_numpy(self.scaled(self.raw(t))).to(self.dtype, copy=True).to(self.device)
         if self.unchanging:
             self._fixed = made
             return made
         return self._rows.offer(t, made, made.numel() * made.element_size())
 
-    def _scaled(self, raw: Float32s) -> NDArray[Any]:
+    def scaled(self, raw: Float32s) -> NDArray[Any]:
+        """Return raw rows as a model is shown them."""
         if self.scales is None:
             return np.nan_to_num(raw)
         # A number that is not known becomes the mean.

@@ -16,47 +16,58 @@ import torch
 from timeloom.graph.tasks import Split
 from timeloom.plan.types import Step, Unit
 from timeloom.records import Ended, EpochEnded, Evaluated, Record
-from timeloom.train.evaluate import by_metric
+from timeloom.train.arrivals import Arrivals
+from timeloom.train.evaluate import by_metric, of_all_ranks
 from timeloom.train.goals.goal import Draw, Marks
+from timeloom.train.planning import in_batches
 from timeloom.train.trainer import Trainer
-from timeloom.train.walk import first_carry
-from timeloom.train.whole import WholeWorker
+from timeloom.train.worker import LiveWorker
 
 
-def train_live(trainer: Trainer) -> Iterator[Record]:
+def train_live(trainer: Trainer, arrivals: Arrivals) -> Iterator[Record]:
     """Predict and learn, snapshot by snapshot, and yield a record of everything that happens."""
-    session, progress = trainer.session, trainer.progress
-    first, last = first_scored(session.split), session.split.test_stop
-    everything = session.goal.baselines("test", first, last)
-    while progress.epoch < last:
-        session.check_stop()
-        trainer.check_stop()
-        t, began = progress.epoch, time.monotonic()
-        newest = t - max(session.split.horizon, 1)
-        progress.losses, progress.nodes, progress.edges = [], 0, 0
-        if newest >= 0:
-            yield from _learn(trainer, newest)
-        marks = _predict(trainer, t, newest, scored=t >= first)
-        if t >= first:
-            progress.live.append({"t": t, **marks.as_json()})
-        losses = [loss for loss in progress.losses if loss == loss]
-        yield EpochEnded(
-            epoch=t, loss=losses[-1] if losses else float("nan"), learning_rate=session.settings.optim.rate,
-            nodes=progress.nodes, edges=progress.edges, seconds=time.monotonic() - began,
-        )  # fmt: skip
-        if t >= first:
-            scores = by_metric(session, marks)
-            yield Evaluated(epoch=t, split="live", scores=scores, baselines={}, seconds=time.monotonic() - began)
-        progress.epoch += 1
-        if trainer.agree_due() and progress.epoch < last:
+    progress, first = trainer.progress, first_scored(trainer.session.split)
+    saved = -1
+    while True:
+        if arrivals.waits(trainer) and saved < progress.epoch:
+            # Who knows how long it will be.
+            saved = progress.epoch
             yield trainer.save()
-    progress.ended = "snapshots"
+        if not arrivals.ready(trainer):
+            break
+        trainer.session.check_stop()
+        trainer.check_stop()
+        yield from _at(trainer, arrivals, scored=progress.epoch >= first)
+        progress.epoch += 1
+        if trainer.agree_due():
+            saved = progress.epoch
+            yield trainer.save()
+    progress.ended = arrivals.ended
     yield trainer.save()
-    yield _summary(trainer, "all", first, everything)
-    yield _summary(
-        trainer, "test", session.split.val_stop, session.goal.baselines("test", session.split.val_stop, last)
-    )
+    yield _summary(trainer, "all", first, arrivals)
+    yield _summary(trainer, "test", trainer.session.split.val_stop, arrivals)
     yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.epoch - 1, seconds=progress.seconds)
+
+
+def _at(trainer: Trainer, arrivals: Arrivals, *, scored: bool) -> Iterator[Record]:
+    """Learn from the newest label that is known, then predict the next one."""
+    session, progress = trainer.session, trainer.progress
+    t, began = progress.epoch, time.monotonic()
+    newest = t - max(session.split.horizon, 1)
+    progress.losses, progress.nodes, progress.edges = [], 0, 0
+    if newest >= 0:
+        yield from _learn(trainer, newest)
+    marks = _predict(trainer, t, newest, scored=scored)
+    if scored:
+        progress.live.append({"t": t, **marks.as_json(), "baselines": arrivals.told(trainer)})
+    losses = [loss for loss in progress.losses if loss == loss]
+    yield EpochEnded(
+        epoch=t, loss=losses[-1] if losses else float("nan"), learning_rate=session.settings.optim.rate,
+        nodes=progress.nodes, edges=progress.edges, seconds=time.monotonic() - began,
+    )  # fmt: skip
+    if scored:
+        scores = by_metric(session, marks)
+        yield Evaluated(epoch=t, split="live", scores=scores, baselines={}, seconds=time.monotonic() - began)
 
 
 def first_scored(split: Split) -> int:
@@ -64,8 +75,8 @@ def first_scored(split: Split) -> int:
     return split.train_stop - 1 + max(split.horizon, 1)
 
 
-def _worker(trainer: Trainer) -> WholeWorker:
-    assert isinstance(trainer.worker, WholeWorker), "several ranks do not follow the live protocol"
+def _worker(trainer: Trainer) -> LiveWorker:
+    assert isinstance(trainer.worker, LiveWorker), "others were refused"
     return trainer.worker
 
 
@@ -82,17 +93,18 @@ def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
     """Learn from the label of snapshot t until the targets held out gain no more; keep the best parameters."""
     session, live = trainer.session, trainer.session.settings.live
     worker, unit, best, best_loss, stale = _worker(trainer), _window(trainer, t, t), None, np.inf, 0
+    batches = in_batches([unit], session.settings)
     for place in range(live.steps):
         fit, held = (
             Draw(seed=session.settings.train.seed, epoch=place, side=side, held_out=live.held_out)
             for side in ("fit", "held")
         )  # fmt: skip
-        yield trainer.step(Step(units={0: (unit,)}, ends_epoch=False), fit)
+        units = dict.fromkeys(range(session.world.size), (batches[place % len(batches)],))
+        yield trainer.step(Step(units=units, ends_epoch=False), fit)
         session.predictor.eval()
-        with torch.no_grad():
-            loss, _ = worker.loss(unit, held, trainer.carry)
-        if loss is None or float(loss) < best_loss:
-            best_loss, stale = (np.inf if loss is None else float(loss)), 0
+        loss = worker.held(unit, held, trainer.carry)
+        if loss is None or loss < best_loss:
+            best_loss, stale = (np.inf if loss is None else loss), 0
             best = {name: value.detach().clone() for name, value in session.predictor.state_dict().items()}
         else:
             stale += 1
@@ -103,24 +115,23 @@ def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
 
 
 def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
-    """Return how good the prediction after snapshot t is; the state after ``newest`` is kept for the next."""
+    """Collective. Return how good the prediction after snapshot t is; the state after ``newest`` is kept."""
     session, marks = trainer.session, Marks()
     session.predictor.eval()
-    unit = _window(trainer, newest, t, keep=newest)
+    seen, trainer.carry = _worker(trainer).look(_window(trainer, newest, t, keep=newest), trainer.carry)
     with torch.no_grad(), session.computing():
-        (seen,), kept = session.walker.walk(unit, _worker(trainer).before(unit, trainer.carry))
-        if scored:
-            session.goal.score(session.head, seen, "test", marks)
-    trainer.carry = kept if kept is not None else first_carry(session.model, session.feed)
-    return marks
+        for one in seen if scored else ():
+            session.goal.score(session.head, one, "test", marks)
+    return of_all_ranks(session, marks)[0] if session.world.size > 1 else marks
 
 
-def _summary(trainer: Trainer, split: str, first: int, baselines: dict[str, Marks]) -> Evaluated:
+def _summary(trainer: Trainer, split: str, first: int, arrivals: Arrivals) -> Evaluated:
     """Return the scores of all predictions from ``first`` on, beside the baselines."""
     marks = Marks()
     for entry in trainer.progress.live:
         if entry["t"] >= first:
             marks.take_in(entry)
+    baselines = arrivals.baselines(trainer, first)
     return Evaluated(
         epoch=trainer.progress.epoch, split=split, scores=by_metric(trainer.session, marks),
         baselines={name: by_metric(trainer.session, marked) for name, marked in baselines.items()}, seconds=0.0,

@@ -54,7 +54,7 @@ class WholeMeeting(Meeting):
 
     def meet(self, out_NH: Tensor, sources_P: Int64s, targets_P: Int64s) -> Met:
         """Return all pairs."""
-        source_P, target_P = _as_tensors(sources_P, targets_P, out_NH)
+        source_P, target_P = as_places(sources_P, targets_P, out_NH)
         return Met(out_NH, source_P, target_P, np.arange(len(sources_P)))
 
     def of_all(self, values_Q: Float64s, met: Met, num_pairs: int) -> Float64s:
@@ -85,7 +85,7 @@ class PartMeeting(Meeting):
         place_N = np.empty(len(owner_N), np.int64)
         place_N[own.nodes], place_N[halo_H] = np.arange(len(own)), len(own) + np.arange(len(halo_H))
         mine = np.flatnonzero(is_source)
-        source_Q, target_Q = _as_tensors(place_N[sources_P[mine]], place_N[targets_P[mine]], out_NH)
+        source_Q, target_Q = as_places(place_N[sources_P[mine]], place_N[targets_P[mine]], out_NH)
         return Met(torch.cat([out_NH, came]), source_Q, target_Q, mine)
 
     def of_all(self, values_Q: Float64s, met: Met, num_pairs: int) -> Float64s:
@@ -100,6 +100,7 @@ def meeting_of(holding: Holding) -> Meeting:
     return PartMeeting(holding) if isinstance(holding, HoldsOwn) else WholeMeeting()
 
 
-def _as_tensors(sources: Int64s, targets: Int64s, like: Tensor) -> tuple[Tensor, Tensor]:
+def as_places(sources: Int64s, targets: Int64s, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return places of both ends of pairs as tensors."""
     both = torch.from_numpy(np.stack([sources, targets])).to(like.device)
     return both[0], both[1]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from timeloom.plan.batch.scheduled import scheduled
 from timeloom.plan.batch.trapezoid import in_trapezoids, trapezoids_of_epoch
 from timeloom.plan.batch.windows import in_epochs, steps_of, together, training_windows
 from timeloom.plan.schedule.schedule import Schedule
-from timeloom.plan.types import Plan
+from timeloom.plan.types import Plan, Unit
 from timeloom.train.settings import RunSettings
 
 
@@ -20,7 +22,7 @@ def plan_epoch(
     window = settings.window
     shuffle = window.shuffle and window.state == "zero"
     apart = settings.system.divide == "windows"
-    units = training_windows(window, train_stop)
+    units = in_batches(training_windows(window, train_stop), settings)
     if schedule is not None:
         return scheduled(units, schedule, seed=settings.train.seed, epoch=epoch, shuffle=shuffle)
     plan = in_epochs(
@@ -34,4 +36,15 @@ def updates_of(settings: RunSettings, train_stop: int, *, ranks: int) -> int:
     """Return how many updates an epoch has (the first one, where the sequence is cut at random)."""
     if settings.system.unit == "trapezoid":
         return len(trapezoids_of_epoch(settings.flare, train_stop, seed=settings.train.seed, epoch=0))
-    return steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
+    updates = steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
+    return updates * batches_of(settings)
+
+
+def batches_of(settings: RunSettings) -> int:
+    """Return into how many batches the targets of a window are dealt out."""
+    return settings.distdy.updates if settings.system.divide == "targets" else 1
+
+
+def in_batches(units: list[Unit], settings: RunSettings) -> list[Unit]:
+    """Return windows, each as often as its targets have batches."""
+    return [replace(unit, batch=batch) for unit in units for batch in range(batches_of(settings))]

@@ -70,7 +70,7 @@ def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
             f"{settings.schedule.scheduler} has no choice: use --set window.state=zero, or schedule.scheduler=in_order"
         )
     if num_ranks == 1:
-        if settings.system.divide == "batches":
+        if settings.system.divide in ("batches", "targets"):
             refuse_model(settings)
         return
     if settings.system.name == "none":
@@ -78,10 +78,10 @@ def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
             f"{num_ranks} ranks need a system that divides the work: give --system, such as psg; 'timeloom systems' "
             "lists them"
         )
-    if settings.train.protocol == "live":
+    if settings.train.protocol == "live" and settings.system.divide != "targets":
         raise BadConfig(
             f"train.protocol=live learns from one snapshot after the other, which {num_ranks} ranks cannot divide as "
-            f"system.name={settings.system.name} does: use one worker, or --set train.protocol=fixed"
+            f"system.name={settings.system.name} does: use one worker, --system distdy, or --set train.protocol=fixed"
         )
     if settings.system.divide == "windows" and settings.window.state == "inherit":
         raise BadConfig(

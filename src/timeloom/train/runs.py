@@ -21,12 +21,13 @@ from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.records import CHECKPOINTS, Evaluated, Record, RunDirectory, Saved, Started, Stepped, is_run, read_config
 from timeloom.systems import preset_of
 from timeloom.train import checkpoint
+from timeloom.train.arrivals import AllThere
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
 from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
 from timeloom.train.hybrid.loop import train_apart
 from timeloom.train.inference import Result
-from timeloom.train.live import train_live
+from timeloom.train.live import first_scored, train_live
 from timeloom.train.loop import train as train_fixed
 from timeloom.train.ranks import here, joined, refuse_impossible
 from timeloom.train.reopen import graph_of, session_of, settings_of_run
@@ -75,9 +76,9 @@ def train(
             choice = tuned(session)
             chosen = dataclasses.replace(chosen, flare=choice.flare)
             session, before = dataclasses.replace(session, settings=chosen), [told_of(choice)]
-        started = _started(session)
-        with _first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
-            return _begin(Trainer(session, run), [*before, started], show, Path(out))
+        started = started_of(session)
+        with on_first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
+            return _run(Trainer(session, run), [*before, started], show, Path(out))
 
 
 def _is_of(run: Path, chosen: RunSettings, *, tune: bool) -> bool:
@@ -101,7 +102,7 @@ def settings_for(
 
 
 @contextmanager
-def _first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
+def on_first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirectory | None]:
     """Give the run directory on the rank that writes it, and None on the others."""
     if world.rank:
         yield None
@@ -110,7 +111,7 @@ def _first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDirect
         yield run
 
 
-def _started(session: Session) -> Started:
+def started_of(session: Session) -> Started:
     """Return what there is to tell of a run before it begins."""
     return Started(
         graph=session.feed.graph.name, num_parameters=sum(p.numel() for p in session.predictor.parameters()),
@@ -118,8 +119,25 @@ def _started(session: Session) -> Started:
     )  # fmt: skip
 
 
-def _begin(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
-    """Tell that a run begins, and run it to its end."""
+def _records(trainer: Trainer) -> Iterator[Record]:
+    """Return the loop that the settings name."""
+    settings = trainer.session.settings
+    if settings.train.protocol == "live":
+        return train_live(trainer, AllThere(trainer, first_scored(trainer.session.split)))
+    return train_apart(trainer) if settings.system.divide == "batches" else train_fixed(trainer)
+
+
+def _hint(path: Path) -> str:
+    return f"timeloom train --resume {path}"
+
+
+def _run(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
+    tell_beginning(trainer, started, show)
+    return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
+
+
+def tell_beginning(trainer: Trainer, started: list[Record], show: Show) -> None:
+    """Tell that a run begins."""
     if trainer.run is not None:
         graph = trainer.session.graph
         first = list(started)
@@ -128,7 +146,6 @@ def _begin(trainer: Trainer, started: list[Record], show: Show, path: Path) -> R
         for record in first:
             trainer.run.append(record)
             show(record)
-    return _drive(trainer, show, path)
 
 
 def _absolute(model: str) -> str:
@@ -144,28 +161,30 @@ def resume(
     """Go on with a run from its last checkpoint, or the one named; it ends as if it had never been interrupted."""
     path = Path(run)
     chosen = changed_settings(path, settings or {})
+    if chosen.live.known:
+        raise BadConfig(f"{path} follows a graph that grows: go on with 'timeloom follow {chosen.graph} --out {path}'")
     with (
         stop_requests() as should_stop, joined(chosen, here()) as world,
-        _first(world, lambda: RunDirectory.open(path)) as directory,
+        on_first(world, lambda: RunDirectory.open(path)) as directory,
     ):  # fmt: skip
         refuse_impossible(chosen, world.size)
-        saved = _found(world, path / CHECKPOINTS, name)
+        saved = find_checkpoint(world, path / CHECKPOINTS, name)
         if saved is None:
             session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
-            return _begin(Trainer(session, directory), [_started(session)], show, path)
+            return _run(Trainer(session, directory), [started_of(session)], show, path)
         trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
         resumed = trainer.restore(saved)
         _extend(trainer)
         if directory is not None:
             directory.append(resumed)
-            show(_started(trainer.session))
+            show(started_of(trainer.session))
             show(resumed)
-        return _drive(trainer, show, path)
+        return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
 
 
-def _found(world: World, folder: Path, name: str | None) -> checkpoint.Checkpoint | None:
+def find_checkpoint(world: World, folder: Path, name: str | None) -> checkpoint.Checkpoint | None:
     """Collective. Return the checkpoint to go on from: the one named, or the newest that is good (None: there is none).
 
     The first rank finds it; all read it, so the folder is on a disk that all machines share.
@@ -201,21 +220,13 @@ def _extend(trainer: Trainer) -> None:
         progress.ended = ""
 
 
-def _loop_of(session: Session) -> Callable[[Trainer], Iterator[Record]]:
-    """Return how the run goes on from step to step."""
-    if session.settings.train.protocol == "live":
-        return train_live
-    return train_apart if session.settings.system.divide == "batches" else train_fixed
-
-
-def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
-    """Run the loop to its end; write its records, and save when it is asked to stop."""
+def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record], hint: str) -> Result:
+    """Run a loop to its end; write its records, and save when it is asked to stop. ``hint`` says how to go on."""
     session, run = trainer.session, trainer.run
-    loop = _loop_of(session)
     board = Board(path) if session.settings.train.tensorboard and run is not None else None
     tested: Evaluated | None = None
     try:
-        for record in loop(trainer):
+        for record in records:
             if run is not None:
                 logged = session.settings.train.log_steps or not isinstance(record, Stepped)
                 if logged and not isinstance(record, Saved):
@@ -230,7 +241,7 @@ def _drive(trainer: Trainer, show: Show, path: Path) -> Result:
             trainer.save()
         raise Interrupted(
             f"stopped in epoch {trainer.progress.epoch}, after step {trainer.progress.step}, and saved: go on with "
-            f"'timeloom train --resume {path}'"
+            f"'{hint}'"
         ) from None
     except (RuntimeError, MemoryError) as error:
         if not isinstance(error, MemoryError) and not _is_out_of_memory(error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from timeloom.errors import BadConfig
-from timeloom.nn.model import Model, Shared
+from timeloom.nn.model import LayeredModel, Model, Shared
 from timeloom.nn.models import make_model
 from timeloom.nn.settings import ModelSettings
 from timeloom.nn.stack import layers_of
@@ -26,6 +26,8 @@ def refusal(model: Model, system: SystemSettings) -> str | None:
             "it keeps statistics of all snapshots that it has seen (batch normalisation), which would differ from rank "
             "to rank: use --set model.batch_norm=false, or one worker"
         )
+    if system.divide == "targets":
+        return _not_sampled(model)
     if system.divide == "time" and system.time == "alltoall":
         return _not_by_nodes(model)
     if system.divide == "batches":
@@ -60,6 +62,19 @@ def _not_in_parts(model: Model) -> str | None:
     return None
 
 
+def _not_sampled(model: Model) -> str | None:
+    """Return why a model cannot be computed for some targets and sampled neighbours (None: it can)."""
+    if not isinstance(model, LayeredModel):
+        return (
+            "neighbours are sampled for layers of means over them, and its encoding is not made of such layers "
+            "(a LayeredModel is): use sage_linear or sage_attention, or --system vertex or psg"
+        )
+    shared = [slot.name for slot in model.memory() if isinstance(slot, Shared)]
+    if shared or model.mixes_states or model.sees_all:
+        return f"what it remembers must be of single nodes, whose embeddings meet on one rank: {WHOLE}"
+    return None
+
+
 def _not_by_nodes(model: Model) -> str | None:
     """Return why the memory of a model cannot be divided by nodes (None: it can)."""
     layers, _ = layers_of(model)
@@ -80,7 +95,7 @@ def refuse_model(settings: RunSettings) -> None:
     """Refuse a model that the system of a run cannot serve on several ranks."""
     why = refusal_of(settings.model, settings.system)
     if why is not None:
-        where = "" if settings.system.divide == "batches" else " on several ranks"
+        where = "" if settings.system.divide in ("batches", "targets") else " on several ranks"
         raise BadConfig(f"model {settings.model.name}{where} with system.name={settings.system.name}: {why}")
 
 

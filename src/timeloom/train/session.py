@@ -131,17 +131,13 @@ def open_session(
         keep_memory()
     dtype = _DTYPES[settings.train.precision]
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
-    feed = Feed(
-        graph, settings.task, settings.inputs, dtype=dtype, device=device, cache_bytes=_cache_bytes(settings, world),
-        at_hand=_at_hand(settings), reuse=settings.reuse,
-        holding=_holding(settings, graph, split, world),
-    )  # fmt: skip
+    feed = _feed(settings, graph, split, world)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
     with _DRAWING:
-        if world.size > 1 or settings.system.divide == "batches":
+        if world.size > 1 or settings.system.divide in ("batches", "targets"):
             refuse_model(settings)
         with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
             model = make_model(feed.num_features, settings.model)
@@ -162,6 +158,29 @@ def open_session(
             f"{', '.join(goal.metrics)}"
         )
     return session
+
+
+def grown(session: Session, graph: GraphLike, num_snapshots: int) -> Session:
+    """Collective. Return the session of the same run on a graph that has grown: the same model, scales and decisions.
+
+    Its parts stay those of the beginning, and the last one reaches to the label of the newest snapshot.
+    """
+    settings = session.settings
+    split = dataclasses.replace(session.split, test_stop=num_snapshots - session.split.horizon)
+    feed = _feed(settings, graph, split, session.world)
+    feed.scales = session.feed.scales
+    goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
+    walker = make_walker(settings, feed, session.model, session.decided, session.profile)
+    return dataclasses.replace(session, graph=graph, feed=feed, split=split, goal=goal, walker=walker)
+
+
+def _feed(settings: RunSettings, graph: GraphLike, split: Split, world: World) -> Feed:
+    """Collective. Return what a model is fed of the part of a graph that is on this rank."""
+    return Feed(
+        graph, settings.task, settings.inputs, dtype=_DTYPES[settings.train.precision], device=world.device,
+        cache_bytes=_cache_bytes(settings, world), at_hand=_at_hand(settings),
+        reuse=settings.reuse, holding=_holding(settings, graph, split, world),
+    )  # fmt: skip
 
 
 def _split(settings: RunSettings, num_snapshots: int) -> Split:
@@ -193,6 +212,9 @@ def _at_hand(settings: RunSettings) -> int:
 def _cache_bytes(settings: RunSettings, world: World) -> int:
     """Return the room for what is kept; ranks of one machine share what is free of its memory."""
     asked = settings.train.cache_bytes
+    if asked is None and settings.system.divide == "targets":
+        # Stores hold what is needed; whole snapshots are read and let go.
+        return 0
     return int(psutil.virtual_memory().available) // (4 * world.local_size) if asked is None else asked
 
 
@@ -208,12 +230,13 @@ def keyed_torch(*key: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unit_randomness(session: Session, draw: Draw, unit: Unit) -> Iterator[None]:
+def unit_randomness(session: Session, draw: Draw, unit: Unit, *more: int) -> Iterator[None]:
     """Key torch's draws (dropout) by seed, epoch and window: the same in a resumed run, and on whatever rank.
 
-    Ranks that go over the same window, each its own nodes' rows, draw apart.
+    Ranks that go over the same window, each its own nodes' rows, draw apart; ``more`` is what else they go by.
     """
     apart = () if session.feed.holding.holds_all else (session.world.rank,)
+    apart = (*more, *apart, *([unit.batch] if unit.batch else []))
     with keyed_torch(session.settings.train.seed, _UNIT_STREAM, draw.epoch, unit.first, unit.last, *apart):
         yield
 

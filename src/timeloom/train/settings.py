@@ -10,6 +10,7 @@ from timeloom.graph.tasks import SplitSettings, TaskSettings
 from timeloom.nn.settings import ModelSettings
 from timeloom.plan.batch.flare import FlareSettings
 from timeloom.plan.batch.hybrid_settings import HybridSettings
+from timeloom.plan.batch.sample import DistdySettings
 from timeloom.plan.batch.windows import WindowSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.plan.tune.window import TuneSettings
@@ -71,6 +72,9 @@ class LiveSettings:
     held_out: float = 0.1  # the share of a snapshot's targets that only decides when to stop
     warmup: float = 0.1
     """The share of the snapshots, the earliest, that is learnt from and not scored; scales are made of them alone."""
+    known: int = 0
+    """Snapshots that there were when `timeloom follow` began, which writes it down: shares are those of these
+    snapshots (0: the run does not follow a graph)."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.warmup < 1.0:
@@ -173,11 +177,19 @@ class RunSettings:
     system: SystemSettings = field(default_factory=SystemSettings)
     hybrid: HybridSettings = field(default_factory=HybridSettings)
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    distdy: DistdySettings = field(default_factory=DistdySettings)
     world: WorldSettings = field(default_factory=WorldSettings)
     flare: FlareSettings = field(default_factory=FlareSettings)
     tune: TuneSettings = field(default_factory=TuneSettings)
 
     def __post_init__(self) -> None:
+        if self.system.divide == "targets":
+            _refuse_unsampled(self)
+        elif self.distdy != DistdySettings():
+            raise BadConfig(
+                f"[distdy] was set, but system.divide={self.system.divide} samples nothing: use --system distdy, or "
+                "leave it out"
+            )
         if self.system.unit == "trapezoid":
             _refuse_beside_trapezoids(self)
         elif (self.flare, self.tune) != (FlareSettings(), TuneSettings()):
@@ -249,4 +261,24 @@ def _refuse_beside_batches(settings: RunSettings) -> None:
         raise BadConfig(
             f"system.recompute=true is about whole windows, but system.name={name} learns from batches: leave it out, "
             "or give smaller hybrid.snapshot_shares"
+        )
+
+
+def _refuse_unsampled(settings: RunSettings) -> None:
+    """Refuse what sampled batches cannot do."""
+    window, layers = settings.window, len(settings.distdy.fanouts)
+    if window.state != "zero" or window.groups != 1:
+        raise BadConfig(
+            f"window.state={window.state} with window.groups={window.groups}: sampled windows are embedded "
+            "anew, one after the other, where targets are divided; use --set window.state=zero and window.groups=1"
+        )
+    if layers != settings.model.layers:
+        raise BadConfig(
+            f"distdy.fanouts={list(settings.distdy.fanouts)} are for {layers} layers, but model.layers="
+            f"{settings.model.layers}: give one fan-out for each layer"
+        )
+    if settings.reuse.approximate != "none" or settings.schedule.needs_times:
+        raise BadConfig(
+            f"reuse.approximate={settings.reuse.approximate} and schedule.scheduler={settings.schedule.scheduler} are "
+            "for whole windows, but system.divide=targets samples them: leave both out"
         )

@@ -14,10 +14,10 @@ class SystemSettings:
     """How ranks share the work. A preset (`--system NAME`) fills this in; each decision can be changed alone."""
 
     name: str = "none"  # what the decisions below are called
-    divide: Literal["windows", "time", "nodes", "batches"] = "windows"
-    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes: either all
-    ranks go over every window together (nodes), or each over batches of its own nodes, by itself; see [hybrid]
-    (batches)."""
+    divide: Literal["windows", "time", "nodes", "batches", "targets"] = "windows"
+    """What ranks divide among each other: whole windows, the snapshots of a window (time), or the nodes: all ranks go
+    over every window together (nodes), or each over batches of its own nodes, by itself; see [hybrid] (batches); or
+    each embeds the targets of sampled batches that it stores; see [distdy] (targets)."""
     unit: Literal["window", "trapezoid"] = "window"
     """What is learnt from together: windows of [window], or windows of [flare], whose older snapshots shrink."""
     time: Literal["relay", "alltoall"] = "relay"
@@ -30,7 +30,7 @@ class SystemSettings:
     """What a window is made of is computed beside what another one remembers, on two threads. Needs window.groups of 2
     or more to gain anything."""
     partition: PartitionSettings = field(default_factory=PartitionSettings)
-    """Who owns a node, where nodes are divided."""
+    """Who owns a node, where nodes or targets are divided."""
     overlap: bool = True  # nodes: the rows that a snapshot needs of others travel while the one before is computed
 
     def __post_init__(self) -> None:
@@ -42,6 +42,10 @@ class SystemSettings:
         if self.recompute and self.divide == "time" and self.time == "alltoall":
             raise BadConfig(
                 "system.recompute=true with system.time=alltoall would send all rows twice: use --set system.time=relay"
+            )
+        if self.recompute and self.divide == "targets":
+            raise BadConfig(
+                "system.recompute=true would sample and fetch everything twice where targets are divided: leave it out"
             )
         if self.recompute and self.divide == "nodes":
             raise BadConfig(

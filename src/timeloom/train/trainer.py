@@ -24,7 +24,7 @@ from timeloom.train.prefetch import Prefetch
 from timeloom.train.profile import Part, clock_offset
 from timeloom.train.session import Session, Stopped, scale_tensors
 from timeloom.train.walk import Carry, carry_of
-from timeloom.train.worker import Learnt
+from timeloom.train.worker import Learnt, LiveWorker
 from timeloom.train.workers import make_worker
 
 
@@ -102,7 +102,7 @@ class Trainer:
         units = step.units[session.world.rank]
         session.world.begin_step(progress.step + 1)
         session.profile.begin()
-        self._read_ahead(step)
+        self._read_ahead(step, draw)
         session.predictor.train()
         rate = rate_in(session.settings.optim, draw.epoch, session.settings.train.epochs, progress.drops)
         self.optimizer.zero_grad(set_to_none=True)
@@ -134,13 +134,28 @@ class Trainer:
     def close(self) -> None:
         """Let go of the thread that reads ahead, and of the process that solves."""
         self._prefetch.close()
+        self.worker.close()
         self.control.close()
 
-    def _read_ahead(self, step: Step) -> None:
+    def move_to(self, session: Session) -> None:
+        """Go on with the same parameters on a graph that has grown; what is carried grows with it."""
+        assert isinstance(self.worker, LiveWorker), "graphs grow under the live protocol"
+        self._prefetch.close()
+        self._prefetch = Prefetch(session.feed, session.settings.task.ahead)
+        self.session, self.worker = session, self.worker.moved(session)
+        if self.carry is not None:
+            self.carry = carry_of(session.model, self.carry.tensors(), session.graph.num_nodes)
+
+    def _read_ahead(self, step: Step, draw: Draw) -> None:
         """Wait for what this step needs, and have what the next one needs made ready meanwhile."""
         with self.session.profile.phase("load"):
             self._prefetch.ready()
-        self._prefetch.ask(step.soon.get(self.session.world.rank, ()))
+        soon = step.soon.get(self.session.world.rank, ())
+        if self.session.settings.system.divide == "targets":
+            # Not views of whole snapshots: what a sampled batch needs.
+            self.worker.expect(soon, draw)
+        else:
+            self._prefetch.ask(soon)
 
     def _note(self) -> None:
         """Remember what the step was spent on, for the first few steps of an epoch."""

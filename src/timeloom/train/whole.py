@@ -13,12 +13,12 @@ from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.groups import Groups
 from timeloom.train.pieces import go_over
-from timeloom.train.session import unit_randomness
+from timeloom.train.session import Session, unit_randomness
 from timeloom.train.walk import Carry, first_carry, goes_on
-from timeloom.train.worker import Learnt, Worker
+from timeloom.train.worker import Learnt, LiveWorker
 
 
-class WholeWorker(Worker):
+class WholeWorker(LiveWorker):
     """It computes its windows by itself; ranks meet when gradients and scores are added up."""
 
     def start(self) -> Carry:
@@ -56,6 +56,21 @@ class WholeWorker(Worker):
         with self.session.computing():
             gone = go_over(self.session, whole(unit), lambda: self.before(unit, carry), draw, groups)
         return (None if gone.loss is None else gone.loss / gone.count), gone.kept
+
+    def held(self, unit: Unit, draw: Draw, carry: Carry | None) -> float | None:
+        """Return the mean loss of a window's targets."""
+        with torch.no_grad():
+            loss, _ = self.loss(unit, draw, carry)
+        return None if loss is None else float(loss)
+
+    def look(self, unit: Unit, carry: Carry | None) -> tuple[list[Seen], Carry | None]:
+        """Return what is seen at a window's targets, and what is kept."""
+        with torch.no_grad(), self.session.computing():
+            return self.session.walker.walk(unit, self.before(unit, carry))
+
+    def moved(self, session: Session) -> WholeWorker:
+        """Return a worker of the session."""
+        return WholeWorker(session)
 
     def see(self, first: int, last: int) -> Iterator[Seen]:
         """Collective. Yield what is seen after the snapshots of its own windows; without a past to keep, of every n-th.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from timeloom.plan.types import Unit
@@ -41,6 +41,12 @@ class Worker(ABC):
     def learn(self, units: tuple[Unit, ...], draw: Draw, carry: Carry | None) -> Learnt:
         """Collective. Add this rank's share of the gradient of the sum of the windows' losses to ``.grad``."""
 
+    def expect(self, units: Sequence[Unit], draw: Draw) -> None:  # noqa: B027
+        """Hear what is to be learnt after the next call of `learn`, on all ranks alike."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of threads."""
+
     @abstractmethod
     def see(self, first: int, last: int) -> Iterator[Seen]:
         """Collective. Yield this rank's share of what there is to predict from, after each of these snapshots.
@@ -55,3 +61,19 @@ class Worker(ABC):
     @abstractmethod
     def own(self, carry: Carry) -> Carry:
         """Return this rank's share of what a checkpoint carries."""
+
+
+class LiveWorker(Worker):
+    """One that can follow the live protocol, one window at a time."""
+
+    @abstractmethod
+    def held(self, unit: Unit, draw: Draw, carry: Carry | None) -> float | None:
+        """Collective. Return the mean loss of a window's targets, which nothing is learnt from (None: it has none)."""
+
+    @abstractmethod
+    def look(self, unit: Unit, carry: Carry | None) -> tuple[list[Seen], Carry | None]:
+        """Collective. Return what is seen at a window's targets, as far as this rank scores it, and what is kept."""
+
+    @abstractmethod
+    def moved(self, session: Session) -> LiveWorker:
+        """Return a worker that goes on with the session of a graph that has grown."""

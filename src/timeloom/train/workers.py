@@ -8,6 +8,7 @@ from timeloom.train.hybrid.worker import HybridWorker
 from timeloom.train.part import PartWorker
 from timeloom.train.pipeline import PipelineWorker
 from timeloom.train.relay import RelayWorker
+from timeloom.train.sampled.worker import SampledWorker
 from timeloom.train.session import Session
 from timeloom.train.whole import WholeWorker
 from timeloom.train.worker import Worker
@@ -16,6 +17,8 @@ from timeloom.train.worker import Worker
 def make_worker(session: Session) -> Worker:
     """Return this rank's worker."""
     system = session.settings.system
+    if system.divide == "targets":
+        return SampledWorker(session)
     if system.unit == "trapezoid":
         return FlareWorker(session)
     if system.divide == "batches":

@@ -37,6 +37,10 @@ class Placer(Protocol):
         """Return where the nodes of the next snapshot go."""
         ...
 
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        ...
+
 
 class _Counted:
     """What placers that look at no memory have in common: the account of it."""
@@ -45,6 +49,11 @@ class _Counted:
         refuse_capacities(capacity_K)
         self._capacity_K, self._sampling = capacity_K, sampling
         self.ledger = Ledger(servers=len(capacity_K), window=window)
+
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        refuse_capacities(capacity_K)
+        self._capacity_K = capacity_K
 
     def before(self, num_nodes: int) -> Int32s:
         """Return where nodes were in the snapshot before."""
@@ -78,6 +87,10 @@ class FollowOwners:
         self._owners = owners
         self._counted = _Counted(capacity_K, window=window, sampling=sampling or SamplingSettings())
 
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        self._counted.resize(capacity_K)
+
     def place(self, arrival: Arrival) -> Placement:
         """Return where the nodes of the next snapshot go; nodes that have no owner go by their hash."""
         num_nodes = arrival.snapshot.num_nodes
@@ -94,6 +107,10 @@ class Greedy:
     ) -> None:
         self._counted = _Counted(capacity_K, window=window, sampling=sampling or SamplingSettings())
         self._servers, self._seed, self._home_N = len(capacity_K), seed, np.empty(0, np.int32)
+
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        self._counted.resize(capacity_K)
 
     def place(self, arrival: Arrival) -> Placement:
         """Return where the nodes of the next snapshot go: a node that comes back goes where it was."""
@@ -117,6 +134,10 @@ class MetisLayer:
     ) -> None:
         self._counted = _Counted(capacity_K, window=window, sampling=sampling or SamplingSettings())
         self._servers, self._seed = len(capacity_K), seed
+
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        self._counted.resize(capacity_K)
 
     def place(self, arrival: Arrival) -> Placement:
         """Return where the nodes of the next snapshot go."""

@@ -17,7 +17,7 @@ from timeloom.plan.partition.owners import Owners
 from timeloom.plan.partition.settled import greedy_owners, online_owners
 from timeloom.plan.partition.union import GraphOfSnapshots
 
-PartitionName = Literal["hash", "random", "metis", "load", "greedy", "online"]
+PartitionName = Literal["hash", "random", "metis", "load", "greedy", "online", "metis_layer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class PartitionSettings:
     by: PartitionName = "hash"
     """hash: a hash of the node. random: dealt out evenly. metis: METIS on the union of the training snapshots. load:
     like work for all (DynaHB). greedy: METIS on the first snapshot, then with neighbours. online: where DistDy's
-    partitioner has put nodes by the end of training."""
+    partitioner has put nodes by the end of training. Where nodes
+    move with every snapshot (system.divide=targets), online is DistDy's own way, metis_layer METIS anew each time."""
     balance: Literal["nodes", "edges"] = "edges"
     """metis: what ranks have alike, `nodes` or `edges` (those into their nodes, over all training snapshots)."""
     layers: int = 2
@@ -48,6 +49,11 @@ def partition(graph: GraphOfSnapshots, t_stop: int, ranks: int, settings: Partit
         raise BadConfig(
             f"a partition of the snapshots before {t_stop} was asked for, but there are {len(graph)}: give 0 to "
             f"{len(graph)}"
+        )
+    if settings.by == "metis_layer":
+        raise BadConfig(
+            "partition.by=metis_layer lets nodes move with every snapshot, which only system.divide=targets (--system "
+            "distdy) can follow: use metis"
         )
     if settings.by == "metis":
         return metis_owners(graph, t_stop, ranks, settings.seed, balance=settings.balance)

@@ -69,12 +69,29 @@ def key_of(*parts: int) -> int:
 
 
 @inlined
-def _mixed(key: int, node: int, draw: int) -> np.uint64:
+def mixed(key: int, node: int, draw: int) -> np.uint64:
+    """Return 64 bits that depend on all three."""
     x = np.uint64(key) + np.uint64(0x9E3779B97F4A7C15) * (np.uint64(node) + np.uint64(1))
     x += np.uint64(0xD1342543DE82EF95) * (np.uint64(draw) + np.uint64(1))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+@inlined
+def draw_some(key: int, node: int, degree: int, kept: int, chosen: Int64s) -> None:
+    """Write to ``chosen`` which of so many neighbours a node keeps: Floyd's draw without replacement."""
+    for j in range(kept):
+        if degree <= kept:
+            chosen[j] = j
+            continue
+        last = degree - kept + j
+        drawn = np.int64(mixed(key, node, j) % np.uint64(last + 1))
+        for other in range(j):
+            if chosen[other] == drawn:
+                drawn = np.int64(last)
+                break
+        chosen[j] = drawn
 
 
 @kernel("void(int32[::1], int32[::1], uint64[:, ::1])")
@@ -88,7 +105,7 @@ def _widen(
     nodes: Int32s, workers: Int32s, starts: Int64s, neighbours: Int32s, fanout: int, key: int,
     seen_NW: NDArray[np.uint64],
 ) -> tuple[Int32s, Int32s]:  # fmt: skip
-    """Return the (node, worker) pairs that are kept for the first time: Floyd's draw without replacement."""
+    """Return the (node, worker) pairs that are kept for the first time."""
     room = 0
     for i in range(len(nodes)):
         room += min(fanout, starts[nodes[i] + 1] - starts[nodes[i]])
@@ -99,17 +116,7 @@ def _widen(
         v, first = nodes[i], starts[nodes[i]]
         degree = starts[v + 1] - first
         kept = min(fanout, degree)
-        for j in range(kept):
-            if degree <= fanout:
-                chosen[j] = j
-                continue
-            last = degree - kept + j
-            drawn = np.int64(_mixed(key, v, j) % np.uint64(last + 1))
-            for other in range(j):
-                if chosen[other] == drawn:
-                    drawn = last
-                    break
-            chosen[j] = drawn
+        draw_some(key, v, degree, kept, chosen)
         bit = np.uint64(1) << np.uint64(workers[i] % 64)
         for j in range(kept):
             u = neighbours[first + chosen[j]]

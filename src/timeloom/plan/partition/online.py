@@ -138,6 +138,12 @@ class OnlinePartitioner:
             moved=int(((before_N >= 0) & (state.server_N >= 0) & (before_N != state.server_N)).sum()),
         )  # fmt: skip
 
+    def resize(self, capacity_K: Int64s) -> None:
+        """Go on with servers that hold so much."""
+        refuse_capacities(capacity_K)
+        assert len(capacity_K) == len(self.capacity_K), "as many servers as before"
+        self.capacity_K = capacity_K.astype(np.int64)
+
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return what a checkpoint keeps; a partitioner of the same settings goes on from it by `restore`."""
         return {**self.ledger.arrays(), **self._prices.arrays()}

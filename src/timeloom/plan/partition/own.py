@@ -93,9 +93,14 @@ def edges_in(own: OwnNodes, snapshot: Snapshot, *, reverse: bool) -> EdgesIn:
 
 def by_rank(nodes: Int64s, ranks: Int32s, owners: Owners) -> tuple[Int64s, tuple[int, ...]]:
     """Return the nodes of each rank, rank by rank and ascending, each once a rank, and how many each rank has."""
-    pairs = np.unique(ranks.astype(np.int64) * owners.num_nodes + nodes)
-    num_nodes = max(owners.num_nodes, 1)
-    counts = np.bincount(pairs // num_nodes, minlength=owners.num_ranks)
+    return pairs_by_rank(nodes, ranks, owners.num_nodes, owners.num_ranks)
+
+
+def pairs_by_rank(nodes: Int64s, ranks: Int32s, num_nodes: int, num_ranks: int) -> tuple[Int64s, tuple[int, ...]]:
+    """Return nodes that belong to ranks as `by_rank` does."""
+    num_nodes = max(num_nodes, 1)
+    pairs = np.unique(ranks.astype(np.int64) * num_nodes + nodes)
+    counts = np.bincount(pairs // num_nodes, minlength=num_ranks)
     return pairs % num_nodes, tuple(counts.tolist())
 
 

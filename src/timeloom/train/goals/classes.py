@@ -71,15 +71,17 @@ class ClassGoal(Goal):
         """Return the nodes of training."""
         return mask_of(self._nodes(t, "train")[0], self._feed.num_nodes)
 
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the nodes of training."""
+        return draw.among(np.flatnonzero(self._counts(t, "train") & born_N), t)
+
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the nodes of training."""
         assert isinstance(head, NodeHead)
         weights_C = None
         if self._task.class_weights == "balanced":
             weights_C = balance(self._training_counts(), len(self.classes))
-        nodes_M, rows_M = seen.among(self._counts(seen.t, "train"))
-        if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
-            nodes_M, rows_M = nodes_M[chosen], rows_M[chosen]
+        nodes_M, rows_M = seen.drawn(self._counts(seen.t, "train"), draw)
         if not len(nodes_M):
             return None
         classes_M = self._feed.label(seen.t + self._task.ahead)[nodes_M].astype(np.int64)

@@ -77,7 +77,7 @@ class EdgeClassGoal(Goal):
     def _logits(self, head: Head, seen: Seen, sources_P: Int64s, targets_P: Int64s) -> tuple[Tensor, Int64s]:
         """Collective. Return the logits of this rank's edges, and which of all they are."""
         assert isinstance(head, PairHead)
-        met = self._meeting.meet(seen.out_NH, sources_P, targets_P)
+        met = seen.meet(self._meeting, sources_P, targets_P)
         return head.score(head.ends(met.rows_LH), met.source_Q, met.target_Q), met.mine_Q
 
     def reads(self, t: int) -> NDArray[np.bool_] | None:
@@ -86,12 +86,20 @@ class EdgeClassGoal(Goal):
         ends = mask_of(np.concatenate([sources_P, targets_P]), self._feed.graph.num_nodes)
         return self._feed.holding.own(ends)
 
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the ends of the edges to come; one not yet born has no row anywhere."""
+        sources_P, targets_P, _ = self._drawn(t, draw)
+        return np.unique(np.concatenate([sources_P, targets_P]))
+
+    def _drawn(self, t: int, draw: Draw) -> tuple[Int64s, Int64s, Int64s]:
+        edges = self._edges(t)
+        if (chosen := draw.of(len(edges[0]), t)) is None:
+            return edges
+        return edges[0][chosen], edges[1][chosen], edges[2][chosen]
+
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the cross entropy of the edges to come."""
-        edges = self._edges(seen.t)
-        if (chosen := draw.of(len(edges[0]), seen.t)) is not None:
-            edges = (edges[0][chosen], edges[1][chosen], edges[2][chosen])
-        sources_P, targets_P, classes_P = edges
+        sources_P, targets_P, classes_P = self._drawn(seen.t, draw)
         if not len(sources_P):
             return None
         logits_QC, mine_Q = self._logits(head, seen, sources_P, targets_P)

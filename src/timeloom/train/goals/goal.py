@@ -19,11 +19,13 @@ from torch.nn.functional import cross_entropy
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part
 from timeloom.nn.heads import Head
+from timeloom.train.here import Here
+from timeloom.train.meeting import Meeting, Met, as_places
 from timeloom.train.metrics import Tally, accuracy, macro_f1
 
 Columns = dict[str, NDArray[Any]]
-HELD_OUT_STREAM, PAIRS_STREAM, TRAIN_STREAM = 1, 2, 3
-"""What a keyed generator draws: targets held out, pairs that are scored, negatives of training."""
+HELD_OUT_STREAM, PAIRS_STREAM, TRAIN_STREAM, BATCH_STREAM = 1, 2, 3, 4
+"""What a keyed generator draws: targets held out, pairs that are scored, negatives of training, batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Seen:
     """bool: which nodes were there up to now."""
     nodes: Int64s | None = None
     """The nodes whose rows these are, by their places among those on this rank (None: all of them, in order)."""
+    here: Here | None = None
+    """Where the rows of a sampled batch are; row i is then that of ``here.nodes_M[i]``, and ``born_N`` of all nodes."""
 
     def among(self, counts_N: NDArray[np.bool_]) -> tuple[Int64s, Int64s]:
         """Return the nodes that count, of those whose rows are here, and the places of their rows."""
@@ -45,6 +49,27 @@ class Seen:
             return nodes, nodes
         rows = np.flatnonzero(counts_N[self.nodes])
         return self.nodes[rows], rows
+
+    def drawn(self, counts_N: NDArray[np.bool_], draw: Draw) -> tuple[Int64s, Int64s]:
+        """Return the nodes that count, were born and are drawn, as `among` does.
+
+        Of a sampled batch they are drawn among all nodes, whichever of them are here.
+        """
+        born_N = self.born_N.cpu().numpy()
+        if self.here is not None:
+            nodes = self.here.mine(draw.among(np.flatnonzero(counts_N & born_N), self.t))
+            return nodes, self.here.places(nodes)
+        nodes, rows = self.among(counts_N)
+        nodes, rows = nodes[born_N[rows]], rows[born_N[rows]]
+        chosen = draw.of(len(nodes), self.t)
+        return (nodes, rows) if chosen is None else (nodes[chosen], rows[chosen])
+
+    def meet(self, meeting: Meeting, sources_P: Int64s, targets_P: Int64s) -> Met:
+        """Collective. Return the pairs of this rank with the rows of both ends, wherever these are."""
+        if self.here is None:
+            return meeting.meet(self.out_NH, sources_P, targets_P)
+        rows_LH, source_Q, target_Q, mine_Q = self.here.meet(self.out_NH, sources_P, targets_P)
+        return Met(rows_LH, *as_places(source_Q, target_Q, rows_LH), mine_Q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +90,31 @@ class Draw:
     side: Literal["all", "fit", "held"] = "all"
     held_out: float = 0.0
     """The share of the targets that `held` takes and `fit` leaves."""
+    batch: int = 0
+    """Which of several batches, to one of which each target is dealt."""
+    batches: int = 1
+
+    def among(self, nodes: Int64s, t: int) -> Int64s:
+        """Return those of some targets of snapshot t that are meant."""
+        chosen = self.of(len(nodes), t)
+        return nodes if chosen is None else nodes[chosen]
 
     def rng(self, t: int) -> np.random.Generator:
         """Return the generator for the draws of one snapshot in one epoch."""
         return keyed(self.seed, TRAIN_STREAM, t, self.epoch)
 
     def of(self, count: int, t: int) -> NDArray[np.bool_] | None:
-        """Return which of so many targets of snapshot t are meant; None: all. The same in every epoch."""
-        if self.side == "all":
-            return None
-        held = keyed(self.seed, HELD_OUT_STREAM, t).random(count) < self.held_out
-        return held if self.side == "held" else ~held
+        """Return which of so many targets of snapshot t are meant; None: all. Sides are the same in every
+        epoch, batches are not.
+        """
+        chosen: NDArray[np.bool_] | None = None
+        if self.side != "all":
+            held = keyed(self.seed, HELD_OUT_STREAM, t).random(count) < self.held_out
+            chosen = held if self.side == "held" else ~held
+        if self.batches > 1:
+            dealt = keyed(self.seed, BATCH_STREAM, t, self.epoch).integers(self.batches, size=count) == self.batch
+            chosen = dealt if chosen is None else chosen & dealt
+        return chosen
 
 
 def keyed(seed: int, stream: int, t: int, epoch: int = 0) -> np.random.Generator:
@@ -127,6 +166,10 @@ class Goal(ABC):
     @abstractmethod
     def reads(self, t: int) -> NDArray[np.bool_] | None:
         """Return the nodes whose rows the loss after snapshot t may read, whatever is drawn (None: all)."""
+
+    @abstractmethod
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the nodes whose rows the loss after snapshot t reads for a draw, ascending; these are born by then."""
 
     @abstractmethod
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:

@@ -89,21 +89,31 @@ class LinkGoal(Goal):
         """Return all: which pairs are drawn depends on the epoch."""
         return None
 
-    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
-        """Return the cross entropy of the pairs to come and of as many random ones as asked for."""
-        size, taken = self._feed.graph.num_nodes, self._positives(seen.t)
-        positive = taken if (chosen := draw.of(len(taken), seen.t)) is None else taken[chosen]
-        if not len(positive):
-            return None
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the ends of the pairs that are drawn; one not yet born has no row anywhere."""
+        sources_P, targets_P, _ = self._drawn(t, draw)
+        return np.unique(np.concatenate([sources_P, targets_P]))
+
+    def _drawn(self, t: int, draw: Draw) -> tuple[Int64s, Int64s, int]:
+        """Return the pairs to come and as many random ones as asked for, and how many come."""
+        size, taken = self._feed.graph.num_nodes, self._positives(t)
+        positive = taken if (chosen := draw.of(len(taken), t)) is None else taken[chosen]
         drawn = random_negatives(
-            positive // size, self._task.train_negatives, candidates=self._candidates(seen.t), taken=taken,
-            num_nodes=size, rng=draw.rng(seen.t),
+            positive // size, self._task.train_negatives, candidates=self._candidates(t), taken=taken,
+            num_nodes=size, rng=draw.rng(t),
         )  # fmt: skip
         sources = np.repeat(positive // size, self._task.train_negatives)[drawn.valid_PK.reshape(-1)]
         sources_P = np.concatenate([positive // size, sources])
         targets_P = np.concatenate([positive % size, drawn.targets_PK[drawn.valid_PK]])
-        met = self._meeting.meet(seen.out_NH, sources_P, targets_P)
-        truth = as_tensor(met.mine_Q < len(positive), seen.out_NH)
+        return sources_P, targets_P, len(positive)
+
+    def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
+        """Return the cross entropy of the pairs to come and of as many random ones as asked for."""
+        sources_P, targets_P, num_positive = self._drawn(seen.t, draw)
+        if not num_positive:
+            return None
+        met = seen.meet(self._meeting, sources_P, targets_P)
+        truth = as_tensor(met.mine_Q < num_positive, seen.out_NH)
         ends = _of_pairs(head).ends(met.rows_LH)
         logits = _of_pairs(head).score(ends, met.source_Q, met.target_Q)[:, 0]
         exact = torch.promote_types(logits.dtype, torch.float32)
@@ -167,7 +177,7 @@ class LinkGoal(Goal):
         against = trial.against.values()
         sources = np.concatenate([trial.sources_P, *(np.repeat(trial.sources_P, num) for _ in against)])
         targets = np.concatenate([trial.targets_P, *(one.targets_PK.reshape(-1) for one in against)]).astype(np.int64)
-        met = self._meeting.meet(seen.out_NH, sources, targets)
+        met = seen.meet(self._meeting, sources, targets)
         ends = _of_pairs(head).ends(met.rows_LH)
         told = [
             _of_pairs(head).score(

@@ -59,15 +59,16 @@ class ValueGoal(Goal):
         known: NDArray[np.bool_] = self._active(t) & ~np.isnan(self._feed.label(t + self._task.ahead))
         return known
 
+    def asks(self, t: int, born_N: NDArray[np.bool_], draw: Draw) -> Int64s:
+        """Return the active nodes that were born and whose value is known."""
+        known_N = ~np.isnan(self._feed.label(t + self._task.ahead))
+        return draw.among(np.flatnonzero(self._active(t) & known_N & born_N), t)
+
     def loss(self, head: Head, seen: Seen, draw: Draw) -> Loss | None:
         """Return the error of active nodes that were born, in units of the target's deviation."""
         assert isinstance(head, NodeHead)
         target = self._feed.label(seen.t + self._task.ahead)
-        nodes_M, rows_M = seen.among(self._active(seen.t) & ~np.isnan(target))
-        born_M = seen.born_N.cpu().numpy()[rows_M]
-        nodes_M, rows_M = nodes_M[born_M], rows_M[born_M]
-        if (chosen := draw.of(len(nodes_M), seen.t)) is not None:
-            nodes_M, rows_M = nodes_M[chosen], rows_M[chosen]
+        nodes_M, rows_M = seen.drawn(self._active(seen.t) & ~np.isnan(target), draw)
         if not len(nodes_M):
             return None
         base, scale = self._base(seen.t)

@@ -1,0 +1,1 @@
+"""Training on sampled neighbourhoods of a sliding window, from stores on all ranks (DistDy)."""
