@@ -85,8 +85,7 @@ def killed_and_gone_on_with(tmp_path: Path, *arguments: str) -> None:
     for first in range(KNOWN, ALL, 4):
         append(tmp_path, grown, first, first + 4)
     command = [*SMALL, "--quiet", "--poll", "0.05", *arguments]
-    first = start(grown, *command, "--out", str(alone), "--until", str(ALL), "--set", f"live.known={KNOWN}")
-    ends_well(first)
+    ends_well(start(grown, *command, "--out", str(alone), "--until", str(ALL), "--set", f"live.known={KNOWN}"))
     graph, out = ingest(tmp_path, "graph"), tmp_path / "run"
     for place, more in enumerate(range(KNOWN, ALL, 4)):
         process = start(graph, *command, "--out", str(out), "--set", f"live.known={KNOWN}")

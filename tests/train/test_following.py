@@ -144,8 +144,8 @@ def test_ranks_that_follow_learn_what_one_process_does(tmp_path: Path, monkeypat
         np.testing.assert_allclose(found[name].numpy(), value.numpy(), rtol=1e-9, atol=1e-11, err_msg=name)
     told = [of_kind(tmp_path / name, "evaluated") for name in ("one", "two")]
     for theirs, mine in zip(*told, strict=True):
-        numbers = [np.array([*one["scores"].values()], np.float64) for one in (mine, theirs)]
-        np.testing.assert_allclose(*numbers, rtol=1e-9)
+        found_scores, wanted_scores = (np.array([*one["scores"].values()], np.float64) for one in (mine, theirs))
+        np.testing.assert_allclose(found_scores, wanted_scores, rtol=1e-9)
 
 
 @contextmanager
