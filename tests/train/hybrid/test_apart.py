@@ -196,6 +196,24 @@ def test_added_gradients_are_those_of_one_process_with_the_same_batches(
         torch.testing.assert_close(found[0].parameters[name], value, rtol=1e-10, atol=1e-12)
 
 
+def test_a_rank_alone_takes_the_steps_of_its_batches(graph: TinyGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By plain gradients, whose size counts: each step goes down the mean over its targets."""
+    plain = {"train": {"validate_every": 100}, "optim": {"name": "sgd", "rate": 0.05, "momentum": 0.0, "clip": 0.0}}
+    settings = settings_of(SHORT, plain)
+    (found,), taken = batches_of(settings, graph, monkeypatch, 1)
+    assert sum(one.steps[0] for one in found.rounds) == len(taken[0]) > len(found.rounds)
+    session = open_session(settings, graph)
+    trainer = Trainer(session, None)
+    for batch in taken[0]:
+        trainer.optimizer.zero_grad()
+        nodes = batch.cutout.nodes_N[: batch.cutout.num_targets]
+        total, count = loss_of(session, whole_seen(session, batch, nodes))
+        (total / count).backward()
+        trainer.optimizer.step()
+    for name, value in parameters_of(session).items():
+        torch.testing.assert_close(found.parameters[name], value, rtol=1e-9, atol=1e-11)
+
+
 def test_all_nodes_and_snapshots_at_once_are_the_full_batch_of_one_process(graph: TinyGraph) -> None:
     """PyD on any number of ranks, and ADT, whose window has all snapshots, take the same steps."""
     one, *_ = train_as(settings_of(SHORT, system="pyd"), graph, [FAST])

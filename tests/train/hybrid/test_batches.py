@@ -247,7 +247,8 @@ def test_a_cache_over_the_budget_is_refused_with_its_size(graph: TinyGraph) -> N
 
 def test_what_is_held_for_validation_counts_in_the_budget(graph: TinyGraph) -> None:
     session = open_session(settings_of(), graph)
-    held = hold(session, np.arange(NODES), 0, session.split.train_stop)
+    held = hold(session, np.arange(NODES), 0, session.split.val_stop)
+    # Enough for either, and not for both.
     tight = open_session(settings_of({"hybrid": {"cache_mib": 1.2 * held.num_bytes / 2**20}}), graph)
     with pytest.raises(TooLarge, match="but the budget is"):
         HybridWorker(tight)
