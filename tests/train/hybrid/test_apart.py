@@ -182,13 +182,13 @@ def test_added_gradients_are_those_of_one_process_with_the_same_batches(
     trainer = Trainer(session, None)
     for place, told in enumerate(found[0].rounds):
         trainer.optimizer.zero_grad()
-        total, weight = 0.0, 0.0
+        total, weight = torch.zeros((), dtype=torch.float64), 0.0
         for rank in range(ranks):
             batch = taken[rank][place]
             nodes = batch.cutout.nodes_N[: batch.cutout.num_targets]
             loss, count = loss_of(session, whole_seen(session, batch, nodes))
             total, weight = total + loss, weight + count
-        (total / weight).backward()
+        (total / weight).backward()  # type: ignore[no-untyped-call]
         assert told.loss == pytest.approx(float(total.detach()) / weight, rel=1e-10)
         gradient_norm(session.predictor.parameters(), settings.optim.clip)
         trainer.optimizer.step()
@@ -208,7 +208,7 @@ def test_a_rank_alone_takes_the_steps_of_its_batches(graph: TinyGraph, monkeypat
         trainer.optimizer.zero_grad()
         nodes = batch.cutout.nodes_N[: batch.cutout.num_targets]
         total, count = loss_of(session, whole_seen(session, batch, nodes))
-        (total / count).backward()
+        (total / count).backward()  # type: ignore[no-untyped-call]
         trainer.optimizer.step()
     for name, value in parameters_of(session).items():
         torch.testing.assert_close(found.parameters[name], value, rtol=1e-9, atol=1e-11)

@@ -16,6 +16,7 @@ from tests.train.hybrid.apart_runs import ALL, loss_of, settings_of, whole_seen
 from timeloom.dist import threads
 from timeloom.dist.collectives import World
 from timeloom.errors import BadConfig, TooLarge
+from timeloom.graph.tasks import Part
 from timeloom.kernels.norms import Norm
 from timeloom.nn.model import Memory, Model, Rows, State, View
 from timeloom.nn.models import MODELS
@@ -95,7 +96,7 @@ def assert_as_whole(settings: RunSettings, graph: TinyGraph, monkeypatch: pytest
             assert torch.equal(mine.born_N, theirs.born_N)
         total, count = loss_of(session, wanted)
         if count:
-            total.backward()
+            total.backward()  # type: ignore[no-untyped-call]
         assert one.weight == pytest.approx(count, rel=1e-12)
         np.testing.assert_allclose(one.loss, float(total.detach()), rtol=1e-10)
         for name, parameter in session.predictor.named_parameters():
@@ -217,17 +218,19 @@ def test_ranks_score_together_what_one_process_scores(
     def scored(world: World) -> list[dict[str, float]]:
         session = open_session(settings, graph, world=world)
         worker, found = HybridWorker(session), []
-        for part in ("val", "test", "val"):
-            evaluate_baselines(session, part)  # type: ignore[arg-type]
-            found.append(evaluate(worker, part))  # type: ignore[arg-type]
+        parts: tuple[Part, ...] = ("val", "test", "val")
+        for part in parts:
+            evaluate_baselines(session, part)
+            found.append(evaluate(worker, part))
         return found
 
     # The second of three ranks owns nothing.
     found = threads.run(3, scored, check=True)
     session = open_session(settings, graph)
-    for part, mine in zip(("val", "test"), found[0], strict=False):
-        evaluate_baselines(session, part)  # type: ignore[arg-type]
-        wanted = evaluate(WholeWorker(session), part)  # type: ignore[arg-type]
+    scored_parts: tuple[Part, ...] = ("val", "test")
+    for part, mine in zip(scored_parts, found[0], strict=False):
+        evaluate_baselines(session, part)
+        wanted = evaluate(WholeWorker(session), part)
         assert mine == pytest.approx(wanted, rel=1e-9)
     assert found[0] == found[1] == found[2]
     assert found[0][0] == found[0][2]
