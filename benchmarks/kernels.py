@@ -178,12 +178,12 @@ def attentions(case: Case, heads: int, size: int) -> dict[str, Work]:
     projection, sent, received, bias = weights
 
     def ours() -> Tensor:
-        value_NHD = (x_NF @ projection.t()).view(-1, heads, size)
-        # A head's own weights are multiplied into the projection: two numbers a node, and no rows of products.
+        # As `nn.layers.GraphAttention` does it: a head's own weights are multiplied into the projection.
         by_head_FHD = projection.t().view(FEATURES, heads, size)
-        ends = x_NF @ torch.cat([(by_head_FHD * part).sum(2) for part in (sent, received)], 1)
-        loop_N = case.scales.loop_N
-        seen_NHD = attend(case.edges, value_NHD, ends[:, :heads], ends[:, heads:], loop_N=loop_N, slope=0.2)
+        ends = [(by_head_FHD * part).sum(2) for part in (sent, received)]
+        parts = (x_NF @ torch.cat([projection.t(), *ends], 1)).split([heads * size, heads, heads], 1)
+        value_NHD, loop_N = parts[0].unflatten(1, (heads, size)), case.scales.loop_N
+        seen_NHD = attend(case.edges, value_NHD, parts[1], parts[2], loop_N=loop_N, slope=0.2)
         return seen_NHD.flatten(1) + bias
 
     inputs = [x_NF, *weights]
