@@ -181,10 +181,15 @@ def test_it_ends_when_nothing_arrives_and_goes_on_when_something_does(tmp_path: 
     assert len(predict(out)["node"]) == open_graph(graph).num_nodes
 
 
-def test_it_is_saved_before_it_waits(tmp_path: Path) -> None:
+def test_it_is_saved_before_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, out = graph_of(tmp_path / "graph", snapshots(KNOWN)), tmp_path / "run"
+
+    def die(seconds: float) -> None:
+        raise _Dead
+
+    monkeypatch.setattr("timeloom.train.following.time.sleep", die)
     with pytest.raises(_Dead):
-        follow(graph, out, settings(), patience=Patience(poll_s=0.01, idle_s=0.05), show=dies_at("ended", 1))
+        follow(graph, out, settings(), patience=Patience(poll_s=0.01))
     assert saved(out).state["progress"]["epoch"] == KNOWN - 1
 
 
