@@ -56,7 +56,9 @@ def test_every_system_of_the_paper_trains_alone(
 ) -> None:
     out = str(tmp_path / "run")
     more = ["--system", system, "--set", "train.epochs=2", "--quiet", "--out", out]
-    assert run(["train", str(graph), *SMALL, *more]) == 0, capsys.readouterr().err
+    # ADT has no batches, so it takes no [hybrid].
+    chosen = SMALL[:-2] if system == "adt" else SMALL
+    assert run(["train", str(graph), *chosen, *more]) == 0, capsys.readouterr().err
     assert run(["evaluate", out]) == 0
     assert run(["predict", out, "--out", str(tmp_path / "next.parquet")]) == 0
     (tested,) = of_kind(tmp_path / "run", "evaluated", split="test")
