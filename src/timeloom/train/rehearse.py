@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from timeloom.graph.tasks import SplitSettings
-from timeloom.plan.batch.windows import training_windows
+from timeloom.plan.batch.windows import WindowSettings, training_windows
 from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Draw
 from timeloom.train.made_up import Likeness, MadeUpGraph, likeness_of
@@ -85,8 +85,8 @@ def measured_bytes(session: Session, units: tuple[Unit, ...], lent: Callable[[],
 
 def predicted_bytes(session: Session) -> int | None:
     """Return what a step of the run is going to hold at once; None where it is little, or nobody can tell."""
-    settings, graph, lent = session.settings, session.graph, lent_bytes()
-    numbers = graph.num_nodes * settings.window.length * session.model.out_size
+    graph, lent = session.graph, lent_bytes()
+    numbers = graph.num_nodes * _window_of(session).length * session.model.out_size
     if session.device.type != "cpu" or lent is None or numbers < SMALL_NUMBERS:
         return None
     told = likeness_of(graph, session.split.train_stop - 1)
@@ -95,14 +95,20 @@ def predicted_bytes(session: Session) -> int | None:
     return round(_extrapolated(each, graph.num_nodes, told.edges * graph.num_nodes))
 
 
+def _window_of(session: Session) -> WindowSettings:
+    """Return the windows of a run, no longer than the snapshots that there are."""
+    window, most = session.settings.window, session.split.train_stop
+    return replace(window, length=min(window.length, most), stride=min(window.stride, most))
+
+
 def _rehearsed(session: Session, num_nodes: int, told: Likeness, lent: Callable[[], int]) -> tuple[int, float, int]:
     """Return nodes, edges of a snapshot, and the bytes that a step held."""
-    settings, window, encoder = session.settings, session.settings.window, session.walker.encoder
+    settings, window, encoder = session.settings, _window_of(session), session.walker.encoder
     needed = window.length + (window.groups - 1) * window.step
     first = training_windows(window, session.split.train_stop)[: window.groups]
     times = tuple(range(first[0].first, first[-1].last))
     small = replace(
-        settings, split=SplitSettings(),
+        settings, split=SplitSettings(), window=window,
         train=replace(
             settings.train, protocol="fixed", device="cpu", threads=torch.get_num_threads(), cache_bytes=1 << 32
         ),
