@@ -163,10 +163,10 @@ def test_a_further_step_of_training_asks_for_no_fresh_memory(name: str, mode: st
     faults, allocations = list[int](), list[int]()
     for _ in range(9):
         gc.collect()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         session.predictor.zero_grad(set_to_none=True)
         worker.learn((unit,), Draw(seed=0, epoch=0), None)
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
         allocations.append(session.walker.pool.allocations)
     assert len(set(allocations[1:])) == 1
     # One [N, H] tensor is 312 pages, and a step makes dozens of them.
