@@ -93,7 +93,7 @@ class GraphAttention(nn.Module):
         ends = [(by_head_FHD * part).sum(2) for part in (self.sent, self.received)]
         rows = x_NF @ torch.cat([self.weight, *ends], 1)
         value, sent_NH, received_NH = torch.split(rows, [self.weight.shape[1], heads, heads], 1)
-        return value.reshape(len(rows), heads, -1), sent_NH, received_NH
+        return value.reshape(len(rows), *self.sent.shape), sent_NH, received_NH
 
 
 class Gru(nn.Module):
