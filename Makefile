@@ -8,7 +8,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help venv demo test test-slow browser check bench clean
 
 help:
-	@echo "make demo       ingest, look at and use a small graph"
+	@echo "make demo       make a small graph, train on it as two processes, predict"
 	@echo "make test       the tests, in two processes"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make browser    chromium for the tests of the report (Debian, as root)"

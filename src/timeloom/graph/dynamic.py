@@ -136,7 +136,7 @@ class DynamicGraph:
 
     def num_edges(self, t: int) -> int:
         """Return how many edges snapshot t has, without reading it."""
-        return int(self._joined("statistics")[self._checked(t), STATISTICS.index("edges")])
+        return int(self.segment_row("statistics", t)[STATISTICS.index("edges")])
 
     def _joined(self, name: str) -> Int64s:
         parts = [segment.array(name) for segment in self._segments]

@@ -43,23 +43,24 @@ class View(ABC):
     ) -> Tensor:
         """Return, for each node, its in-neighbours' values weighed by a softmax of their logits."""
 
-    @abstractmethod
     def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the rows and the scores of the nodes that are there and score highest: ``count``, or all there are.
 
         The best come first, and of equal ones those that come first in the graph.
         """
+        return best_of(self.alive_N, x_NF, scores_N, count)
 
-    @abstractmethod
     def knows(self, x_NF: Tensor, norm: Norm) -> bool:
         """Say whether ``aggregate(x, norm)`` is at hand, so that it costs nothing however long its rows are."""
+        return False
 
-    @abstractmethod
     def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
         """Return ``make(x)``, made once for all snapshots that are given the very same rows.
 
-        ``make`` is a method of a layer: a function of the rows and the layer's parameters alone.
+        ``make`` is a method of a layer: a function of the rows and the layer's parameters alone. A view that knows of
+        no other snapshot makes it.
         """
+        return make(x_NF)
 
     @property
     @abstractmethod

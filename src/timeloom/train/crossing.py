@@ -8,12 +8,17 @@ Shape letters: O own rows, H halo rows, S rows sent, R rows received.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from timeloom.dist.collectives import World
 from timeloom.dist.flight import Flight, Route, depart, land, tie
 from timeloom.dist.halo import Halo, finish_halo, start_halo
+from timeloom.kernels.attention import attend
+from timeloom.kernels.edges import Edges
 
 
 class Crossing:
@@ -50,6 +55,52 @@ class Crossing:
             # No rows of its own: what is tied to the loss shall not keep the rows in memory.
             self._stubs.append(rows_R.index_select(0, rows_R.new_empty(0, dtype=torch.int64)))
         return rows_R
+
+
+class Ahead:
+    """Rows of a halo that a view fetches, sent for when they are asked for or before; known by what is asked with."""
+
+    def __init__(self, crossing: Crossing) -> None:
+        self._crossing = crossing
+        self._begun: dict[tuple[int, bool], tuple[Tensor, Tensor, Flight]] = {}
+        self.waited_s = 0.0
+        """Seconds that were spent waiting for them."""
+
+    def begin(self, halo: Halo, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> None:
+        """Collective. Send for the halo's rows beside these own ones."""
+        assert (id(key), reverse) not in self._begun, "an exchange is begun once"
+        flight = self._crossing.start_halo(halo, rows_NF, "halo/against" if reverse else "halo/along")
+        # The key is kept, so that no other tensor can have its id.
+        self._begun[id(key), reverse] = (key, rows_NF, flight)
+
+    def rows(self, halo: Halo, key: Tensor, make: Callable[[], Tensor], *, reverse: bool) -> Tensor:
+        """Collective. Return [L, F]: own rows (made now, if they were not sent for before), then those of the halo."""
+        if (id(key), reverse) not in self._begun:
+            self.begin(halo, key, make(), reverse=reverse)
+        _, rows_NF, flight = self._begun.pop((id(key), reverse))
+        began = time.perf_counter()
+        come = self._crossing.finish_halo(flight)
+        self.waited_s += time.perf_counter() - began
+        return torch.cat([rows_NF, come])
+
+
+def packed(value_NHD: Tensor, sent_NH: Tensor) -> Tensor:
+    """Return values and how much nodes make of themselves side by side: they travel together."""
+    return torch.cat([value_NHD.flatten(1), sent_NH], 1)
+
+
+def attend_packed(
+    edges: Edges, rows_LP: Tensor, received_NH: Tensor, *, alive_N: Tensor | None, slope: float
+) -> Tensor:  # fmt: skip
+    """Return what own nodes make of packed rows, own ones first; those of ``alive_N`` attend to themselves, too."""
+    num_own, heads = received_NH.shape
+    beyond = len(rows_LP) - num_own
+    value, sent = torch.split(rows_LP, [rows_LP.shape[1] - heads, heads], 1)
+    # Nobody sends to the halo, so what it makes of others does not matter.
+    received = torch.cat([received_NH, received_NH.new_zeros(beyond, heads)])
+    loop = None if alive_N is None else torch.cat([alive_N, alive_N.new_zeros(beyond)])
+    value = value.reshape(len(rows_LP), heads, value.shape[1] // heads)
+    return attend(edges, value, sent.contiguous(), received, loop_N=loop, slope=slope)[:num_own]
 
 
 def _exact(rows: Tensor) -> Tensor:

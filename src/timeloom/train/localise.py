@@ -6,7 +6,6 @@ Shape letters: E edges, N nodes, F features.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from timeloom.kernels.aggregate import aggregate
 from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
 from timeloom.kernels.norms import Norm, Scales, scales_of
-from timeloom.nn.model import View, best_of
+from timeloom.nn.model import View
 from timeloom.train.drifting import Drifting
 
 T = TypeVar("T")
@@ -78,18 +77,6 @@ class WholeView(View):
         view = copy.copy(self)
         view._scales, view._drifting = {}, None
         return view
-
-    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the rows and scores of the nodes that score highest."""
-        return best_of(self.alive_N, x_NF, scores_N, count)
-
-    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
-        """Say that nothing is at hand."""
-        return False
-
-    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
-        """Make it: this view knows of no other snapshot."""
-        return make(x_NF)
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float

@@ -15,18 +15,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from timeloom.dist.flight import Flight
 from timeloom.dist.halo import Halo
 from timeloom.errors import BadConfig
 from timeloom.graph.snapshot import Snapshot
 from timeloom.kernels.aggregate import aggregate
-from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges
 from timeloom.kernels.norms import Norm, Scales, scales_from
 from timeloom.nn.model import View
 from timeloom.plan.partition.own import EdgesIn, OwnNodes, edges_in
 from timeloom.train.best import best_of_all
-from timeloom.train.crossing import Crossing
+from timeloom.train.crossing import Ahead, Crossing, attend_packed, packed
 from timeloom.train.localise import edges_of
 
 T = TypeVar("T")
@@ -63,7 +61,7 @@ class PartView(View):
         self._again, self._device = again, device
         self._sides = {False: self._side_of(edges_in(own, snapshot, reverse=False))}
         self._scales: dict[Norm, Scales] = {}
-        self._begun: dict[tuple[int, bool], tuple[Tensor, Tensor, Flight]] = {}
+        self._ahead = Ahead(crossing)
 
     def _side_of(self, found: EdgesIn) -> _Side:
         halo = Halo(
@@ -106,60 +104,30 @@ class PartView(View):
         """Collective. Send for the halo's rows of what `aggregate` (or `attend`) will be given next."""
         if norm is None:
             value_NHD, sent_NH, _ = made
-            self._begin(value_NHD, _packed(value_NHD, sent_NH), reverse=False)
+            self._ahead.begin(self._side(False).halo, value_NHD, packed(value_NHD, sent_NH), reverse=False)
         else:
             assert isinstance(made, Tensor), "rows are summed one by one"
-            self._begin(made, made, reverse=norm.reverse)
-
-    def _begin(self, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> None:
-        assert (id(key), reverse) not in self._begun, "an exchange is begun once"
-        name = "halo/against" if reverse else "halo/along"
-        flight = self.crossing.start_halo(self._side(reverse).halo, rows_NF, name)
-        # The key is kept, so that no other tensor can have its id.
-        self._begun[id(key), reverse] = (key, rows_NF, flight)
-
-    def _with_halo(self, key: Tensor, *, reverse: bool) -> Tensor:
-        """Collective. Return [L, F]: own rows, then those of the halo."""
-        _, rows_NF, flight = self._begun.pop((id(key), reverse))
-        return torch.cat([rows_NF, self.crossing.finish_halo(flight)])
+            self._ahead.begin(self._side(norm.reverse).halo, made, made, reverse=norm.reverse)
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Collective. Return ``P_t x`` of own nodes."""
         side = self._side(norm.reverse)
-        if (id(x_NF), norm.reverse) not in self._begun:
-            self._begin(x_NF, x_NF, reverse=norm.reverse)
-        rows_LF = self._with_halo(x_NF, reverse=norm.reverse)
+        rows_LF = self._ahead.rows(side.halo, x_NF, lambda: x_NF, reverse=norm.reverse)
         return aggregate(side.edges, self.scales(norm), rows_LF)[: self.num_nodes]
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float
     ) -> Tensor:
         """Collective. Return the neighbours' values weighed by a softmax; they come with how much is made of them."""
-        side, (heads, size) = self._side(False), value_NHD.shape[1:]
-        if (id(value_NHD), False) not in self._begun:
-            self._begin(value_NHD, _packed(value_NHD, sent_NH), reverse=False)
-        rows = self._with_halo(value_NHD, reverse=False)
-        value, sent = torch.split(rows, [heads * size, heads], 1)
-        # Nobody sends to the halo, so what it makes of others does not matter.
-        received = torch.cat([received_NH, received_NH.new_zeros(len(rows) - self.num_nodes, heads)])
-        loop = torch.cat([self.alive_N, self.alive_N.new_zeros(len(rows) - self.num_nodes)]) if self_loops else None
-        seen = attend(
-            side.edges, value.reshape(-1, heads, size), sent.contiguous(), received, loop_N=loop,
-            slope=slope,
+        side = self._side(False)
+        rows = self._ahead.rows(side.halo, value_NHD, lambda: packed(value_NHD, sent_NH), reverse=False)
+        return attend_packed(
+            side.edges, rows, received_NH, alive_N=self.alive_N if self_loops else None, slope=slope
         )  # fmt: skip
-        return seen[: self.num_nodes]
 
     def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Collective. Return the rows and scores of the nodes that score highest on all ranks, on every rank."""
         return best_of_all(self.crossing, self.own, self.alive_N, (x_NF, scores_N), count)
-
-    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
-        """Say that nothing is at hand."""
-        return False
-
-    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
-        """Make it: this view knows of no other snapshot."""
-        return make(x_NF)
 
     @property
     def edge_index(self) -> Tensor:
@@ -176,8 +144,3 @@ READS_EDGES = (
     "a layer that reads edge_index needs every node's neighbours, but system.divide=nodes leaves each rank its own "
     "nodes: use --system psg or esdg, or view.aggregate"
 )
-
-
-def _packed(value_NHD: Tensor, sent_NH: Tensor) -> Tensor:
-    """Return values and how much nodes make of themselves side by side: they travel together."""
-    return torch.cat([value_NHD.flatten(1), sent_NH], 1)

@@ -129,26 +129,18 @@ def open_session(
         torch.set_num_threads(settings.train.threads or 1)
     if device.type == "cpu":
         keep_memory()
-    dtype = _DTYPES[settings.train.precision]
     split = _split(settings, len(graph) if num_snapshots is None else num_snapshots)
     feed = _feed(settings, graph, split, world)
     if scales is None:
         feed.measure(split.train_stop)
     feed.scales = scales or feed.scales
     goal = make_goal(feed, settings.task, split, settings.split, settings.train.seed)
-    with _DRAWING:
-        if world.size > 1 or settings.system.divide in ("batches", "targets"):
-            refuse_model(settings)
-        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
-            model = make_model(feed.num_features, settings.model)
-            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
-    predictor = predictor.to(dtype).to(device)
-    share(world, predictor.state_dict())
-    decided = decided or decide(settings, feed, layers_of(model)[0][0], split)
+    predictor = _predictor(settings, feed, goal, world)
+    decided = decided or decide(settings, feed, layers_of(predictor.model)[0][0], split)
     # Costs are those of a machine: ranks on several of them go by those of the first.
     decided = decided_of(json.loads(world.broadcast_bytes(json.dumps(decided.as_json()).encode(), "control/decided")))
     profile = Profile()
-    walker = make_walker(settings, feed, model, decided, profile)
+    walker = make_walker(settings, feed, predictor.model, decided, profile)
     session = Session(
         settings, world, graph, feed, split, goal, predictor, walker, decided, profile, device, should_stop
     )  # fmt: skip
@@ -158,6 +150,19 @@ def open_session(
             f"{', '.join(goal.metrics)}"
         )
     return session
+
+
+def _predictor(settings: RunSettings, feed: Feed, goal: Goal, world: World) -> Predictor:
+    """Collective. Return what is to be learnt, with the first rank's first weights."""
+    with _DRAWING:
+        if world.size > 1 or settings.system.divide in ("batches", "targets"):
+            refuse_model(settings)
+        with keyed_torch(settings.train.seed, _WEIGHTS_STREAM):
+            model = make_model(feed.num_features, settings.model)
+            predictor = Predictor(model, goal.head(model.out_size, settings.model.dropout))
+    predictor = predictor.to(_DTYPES[settings.train.precision]).to(world.device)
+    share(world, predictor.state_dict())
+    return predictor
 
 
 def grown(session: Session, graph: GraphLike, num_snapshots: int) -> Session:

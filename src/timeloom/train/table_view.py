@@ -5,7 +5,7 @@ Shape letters: T snapshots, N nodes, R rows of the table, F features, H heads, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from timeloom.kernels.versions import (
     name_rows,
     spread,
 )
-from timeloom.nn.model import View, best_of
+from timeloom.nn.model import View
 from timeloom.nn.watch import Asked
 from timeloom.train.localise import WholeView
 
@@ -91,18 +91,6 @@ class TableView(View):
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Return ``P x``, each row as in the snapshots that it stands for."""
         return aggregate(self._edges[norm.reverse], self._scales[norm], x_NF)
-
-    def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return the rows and scores of the nodes that score highest."""
-        return best_of(self.alive_N, x_NF, scores_N, count)
-
-    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
-        """Say that nothing is at hand."""
-        return False
-
-    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
-        """Make it: in a table everything is made once."""
-        return make(x_NF)
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float

@@ -31,10 +31,10 @@ class WholeWorker(LiveWorker):
         What they share is made once, unless it is to be computed again.
         """
         session, profile, total, kept = self.session, self.session.profile, 0.0, None
-        settings = session.settings
-        shares = len(units) > 1 and settings.reuse.between_windows and not settings.system.recompute
-        with session.computing(), profile.phase("encode"):
-            groups = session.walker.groups(units, session.goal.reads) if shares else None
+        settings, groups = session.settings, None
+        if len(units) > 1 and settings.reuse.between_windows and not settings.system.recompute:
+            with session.computing(), profile.phase("encode"):
+                groups = session.walker.groups(units, session.goal.reads)
         for unit in units:
             with unit_randomness(session, draw, unit):
                 loss, kept = self.loss(unit, draw, carry, groups)

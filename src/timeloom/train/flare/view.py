@@ -7,7 +7,6 @@ Shape letters: O own rows of a block, H halo rows, L = O + H, F features, A head
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from timeloom.dist.flight import Flight
 from timeloom.dist.halo import Halo
 from timeloom.errors import BadConfig
 from timeloom.graph.csr import Csr
@@ -29,7 +27,7 @@ from timeloom.nn.model import View, best_of
 from timeloom.nn.watch import Opening
 from timeloom.plan.batch.blocks import Block
 from timeloom.train.best import best_of_all
-from timeloom.train.crossing import Crossing
+from timeloom.train.crossing import Ahead, Crossing, attend_packed, packed
 
 T = TypeVar("T")
 
@@ -97,12 +95,11 @@ class BlockView(View):
         """``against`` makes the side of messages that go against the edges, for models that send some."""
         self.t, self.num_nodes, self.dtype = t, len(rows.nodes), dtype
         self.alive_N, self.all_alive = rows.alive_O, bool(rows.alive_O.all())
-        self._rows, self._crossing = rows, crossing
+        self._own, self._crossing = rows, crossing
         self._sides, self._against = {False: along}, against
         self._scales: dict[Norm, Scales] = {}
-        self._begun: dict[tuple[int, bool], tuple[Tensor, Tensor, Flight]] = {}
+        self._ahead = None if crossing is None else Ahead(crossing)
         self._early: tuple[Callable[[Tensor], object], Tensor, object] | None = None
-        self._waited_s = 0.0
 
     @property
     def edges(self) -> Edges:
@@ -145,7 +142,7 @@ class BlockView(View):
             self._early = (opening.make, x_NF, made)
         if opening.norm is None:
             value_NHD, sent_NH, _ = made
-            self._begin(value_NHD, torch.cat([value_NHD.flatten(1), sent_NH], 1), reverse=False)
+            self._begin(value_NHD, packed(value_NHD, sent_NH), reverse=False)
         else:
             assert isinstance(made, Tensor), "rows are summed one by one"
             self._begin(made, made, reverse=opening.norm.reverse)
@@ -153,68 +150,49 @@ class BlockView(View):
     def _begin(self, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> None:
         halo = self._side(reverse).halo
         assert halo is not None, "nothing comes from others"
-        assert self._crossing is not None
-        assert (id(key), reverse) not in self._begun, "an exchange is begun once"
-        flight = self._crossing.start_halo(halo, rows_NF, "halo/against" if reverse else "halo/along")
-        # The key is kept, so that no other tensor can have its id.
-        self._begun[id(key), reverse] = (key, rows_NF, flight)
+        assert self._ahead is not None
+        self._ahead.begin(halo, key, rows_NF, reverse=reverse)
 
-    def _with_halo(self, key: Tensor, rows_NF: Tensor, *, reverse: bool) -> Tensor:
+    def _rows(self, side: Side, key: Tensor, make: Callable[[], Tensor], *, reverse: bool) -> Tensor:
         """Collective where rows are exchanged. Return [L, F]: own rows, then those of the halo."""
-        if self._side(reverse).halo is None:
-            return rows_NF
-        if (id(key), reverse) not in self._begun:
-            self._begin(key, rows_NF, reverse=reverse)
-        _, rows_NF, flight = self._begun.pop((id(key), reverse))
-        assert self._crossing is not None
-        began = time.perf_counter()
-        come = self._crossing.finish_halo(flight)
-        self._waited_s += time.perf_counter() - began
-        return torch.cat([rows_NF, come])
+        if side.halo is None:
+            return make()
+        assert self._ahead is not None
+        return self._ahead.rows(side.halo, key, make, reverse=reverse)
 
     def take_waited(self) -> float:
         """Return the seconds that were spent waiting for rows of others since this was asked last."""
-        waited_s, self._waited_s = self._waited_s, 0.0
+        if self._ahead is None:
+            return 0.0
+        waited_s, self._ahead.waited_s = self._ahead.waited_s, 0.0
         return waited_s
 
     def aggregate(self, x_NF: Tensor, norm: Norm) -> Tensor:
         """Collective where rows are exchanged. Return ``P_t x`` of own rows."""
         side = self._side(norm.reverse)
-        rows_LF = self._with_halo(x_NF, x_NF, reverse=norm.reverse)
+        rows_LF = self._rows(side, x_NF, lambda: x_NF, reverse=norm.reverse)
         return aggregate(side.edges, self.scales(norm), rows_LF)[: self.num_nodes]
 
     def attend(
         self, value_NHD: Tensor, sent_NH: Tensor, received_NH: Tensor, *, self_loops: bool, slope: float
     ) -> Tensor:
         """Collective where rows are exchanged. Return the neighbours' values weighed by a softmax."""
-        side, (heads, size) = self._side(False), value_NHD.shape[1:]
-        loop = self.alive_N if self_loops else None
+        side, loop = self._side(False), self.alive_N if self_loops else None
         if side.halo is None:
             return attend(side.edges, value_NHD, sent_NH, received_NH, loop_N=loop, slope=slope)
-        rows = self._with_halo(value_NHD, torch.cat([value_NHD.flatten(1), sent_NH], 1), reverse=False)
-        value, sent = torch.split(rows, [heads * size, heads], 1)
-        # Nobody sends to the halo, so what it makes of others does not matter.
-        received = torch.cat([received_NH, received_NH.new_zeros(side.num_halo, heads)])
-        loop = None if loop is None else torch.cat([loop, loop.new_zeros(side.num_halo)])
-        seen = attend(
-            side.edges, value.reshape(-1, heads, size), sent.contiguous(), received, loop_N=loop, slope=slope
-        )  # fmt: skip
-        return seen[: self.num_nodes]
+        rows = self._rows(side, value_NHD, lambda: packed(value_NHD, sent_NH), reverse=False)
+        return attend_packed(side.edges, rows, received_NH, alive_N=loop, slope=slope)
 
     def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Collective on several ranks. Return the rows and scores of the nodes of the block that score highest."""
         # Of equal ones the first in the graph comes first, wherever it lies in the epoch's order.
-        by_node = np.argsort(self._rows.nodes)
+        by_node = np.argsort(self._own.nodes)
         order = torch.from_numpy(by_node).to(x_NF.device)
         alive_N, x_NF, scores_N = (part.index_select(0, order) for part in (self.alive_N, x_NF, scores_N))
         if self._crossing is None:
             return best_of(alive_N, x_NF, scores_N, count)
-        rows = OwnRows(self._rows.nodes[by_node], alive_N)
+        rows = OwnRows(self._own.nodes[by_node], alive_N)
         return best_of_all(self._crossing, rows, alive_N, (x_NF, scores_N), count)
-
-    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
-        """Say that nothing is at hand."""
-        return False
 
     def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
         """Return what was made to be sent, or make it: this view knows of no other snapshot."""

@@ -5,7 +5,6 @@ Shape letters: N rows that are held, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -57,14 +56,6 @@ class CutoutView(View):
     def best(self, x_NF: Tensor, scores_N: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Not here."""
         raise AssertionError(_REFUSED)
-
-    def knows(self, x_NF: Tensor, norm: Norm) -> bool:
-        """Say that nothing is at hand."""
-        return False
-
-    def once(self, x_NF: Tensor, make: Callable[[Tensor], T]) -> T:
-        """Make it."""
-        return make(x_NF)
 
     @property
     def edge_index(self) -> Tensor:
