@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 MODELS = ("gcn_gru", "wdgcn", "evolvegcn_o", "gat_lstm")
-PLAIN, PROFILED, EPOCHS = 1, 2, 8
+PLAIN, PROFILED, EPOCHS = 1, 2, 6
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def graphs(names: list[str]) -> dict[str, Data]:
     """Return graphs, made once: slowly changing, growing, and a part of its edges replaced in every snapshot."""
     folder = ROOT / "runs" / "graphs"
     made = {
-        "as733": Data(folder / "as733-whole", ("window.length=8", "split.train=0.08", "split.val=0.02")),
+        "as733": Data(folder / "as733-whole", ("window.length=8", "split.train=0.04", "split.val=0.01")),
         "ubuntu": Data(folder / "ubuntu-whole", ("window.length=2", "split.train=0.8", "split.val=0.1")),
         "deleted": Data(folder / "deleted", ("window.length=8",)),
     }

@@ -50,7 +50,7 @@ def test_each_way_costs_what_it_computes() -> None:
     told = predicted(sizes(), asked(of_products), PLAIN)
     assert told == {"full": 2 * 4 * 63, "versions": 2 * 4 * 30 + 60, "delta": 2 * 4 * 30}
     told = predicted(sizes(), asked(attended=(5,)), PLAIN)
-    assert told == {"full": 5 * 63, "versions": 5 * 30 + 60, "delta": 5 * 20 + 3 * 5 * 20}
+    assert told == {"full": 5 * 63, "versions": 5 * 30 + 60, "delta": 5 * (20 + 10 + 20)}
     told = predicted(sizes(), asked(of_inputs, flops=1000), replace(PLAIN, free=True))
     assert told == {"full": 30, "versions": 15 + 60, "delta": 30}
     assert "delta" not in predicted(sizes(entries=None), asked(of_inputs), PLAIN)

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from timeloom.errors import BadInput
 
-Kernel = Literal["sum", "step", "attend", "gather", "multiply"]
+Kernel = Literal["sum", "step", "attend", "amend", "gather", "multiply"]
 """sum: over neighbours, a pass over all edges. step: from one snapshot's sums to the next one's; its edges are the
-entries that changed. attend: a pass of attention. gather: rows picked by index, and their gradients put back.
+entries that changed. attend: a pass of attention, forward and back. amend: attention from snapshot to snapshot; its
+edges are all of the first one and the entries that changed. gather: rows picked by index, and their gradients put back.
 multiply: products; its edges are thousands of operations, its width is 1."""
-KERNELS: tuple[Kernel, ...] = ("sum", "step", "attend", "gather", "multiply")
+KERNELS: tuple[Kernel, ...] = ("sum", "step", "attend", "amend", "gather", "multiply")
 CACHED_BYTES = 8 << 20
 """Rows that take no more than this are taken to stay in cache."""
 

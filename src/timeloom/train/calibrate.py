@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from torch import Tensor
 from timeloom.kernels.aggregate import aggregate
 from timeloom.kernels.attention import attend
 from timeloom.kernels.edges import Edges, Rows
-from timeloom.kernels.incremental import aggregate_chain, step_between
+from timeloom.kernels.incremental import ChainStep, aggregate_chain, step_between
+from timeloom.kernels.incremental_attention import attend_chain, attention_start, attention_step
 from timeloom.kernels.norms import Norm, Scales, scales_of
 from timeloom.kernels.versions import turned_round
 from timeloom.plan.cost import KERNELS, Costs, Kernel, Work, errors, fit
@@ -26,7 +28,7 @@ from timeloom.train.session import device_of
 
 NODES, DEGREES, WIDTHS = (1_000, 20_000, 100_000), (2, 10), (4, 32, 128)
 _MOST_NUMBERS = 30_000_000  # larger cases take seconds and teach nothing new
-_HEADS = 4
+_HEADS, _STEPS = 4, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def calibrate(device: torch.device, tell: Callable[[str], None]) -> Measured:
     """Measure the kernels on a device with the number of threads that torch has now."""
     cases: list[_Case] = []
     for kernel, measure in (
-        ("sum", _sums), ("step", _steps), ("attend", _attention), ("gather", _gathers), ("multiply", _products)
+        ("sum", _sums), ("step", _steps), ("attend", _attention), ("amend", _amendments),
+        ("gather", _gathers), ("multiply", _products)
     ):  # fmt: skip
         tell(f"measuring {kernel}")
         cases += measure(device)
@@ -134,22 +137,47 @@ def _sums(device: torch.device) -> Iterator[_Case]:
 
 
 def _steps(device: torch.device) -> Iterator[_Case]:
-    """Yield what steps take beside the first sum of a chain."""
-    count = 4
+    """Yield what steps take beside the first sum of their chain."""
+    for chain, width in _chains(device):
+        scales = [_scales(edges, device) for edges in chain]
+        x_NF = _drawn(device, chain[0].num_nodes, width)
+        steps = [step_between(*edges, *both) for edges, both in zip(pairwise(chain), pairwise(scales), strict=True)]
+
+        def run(steps: list[ChainStep]) -> None:
+            aggregate_chain(chain[0], steps, scales[: len(steps) + 1], x_NF)  # noqa: B023
+
+        whole, alone = (_best_of(lambda: run(some), device) for some in (steps, steps[:0]))  # noqa: B023
+        yield _Case("step", _work(steps, chain[0].num_nodes, width), max(whole - alone, 0.05 * whole))
+
+
+def _amendments(device: torch.device) -> Iterator[_Case]:
+    """Yield what attention takes over a chain, whose first step makes all of the first snapshot, forward and back."""
+    for chain, width in _chains(device):
+        num_nodes = chain[0].num_nodes
+        parts, loop_N = _attention_inputs(num_nodes, width, device), torch.ones(num_nodes, device=device)
+        steps = [attention_start(chain[0], loop_N)]
+        steps += [attention_step(*edges, loop_N, loop_N) for edges in pairwise(chain)]
+
+        def run() -> None:
+            seen = attend_chain(chain, *parts, steps=steps, loops=[loop_N] * len(steps), slope=0.2)  # noqa: B023
+            torch.autograd.grad(torch.stack(seen).sum(), parts)  # noqa: B023
+
+        yield _Case("amend", _work(steps, num_nodes, width), _best_of(run, device))
+
+
+def _work(steps: list[ChainStep], num_nodes: int, width: int) -> Work:
+    return Work(len(steps) * num_nodes, sum(step.num_entries for step in steps), width)
+
+
+def _chains(device: torch.device) -> Iterator[tuple[list[Edges], int]]:
+    """Yield snapshots that follow each other, and a width."""
     for num_nodes, num_edges, width in _sizes():
         for turnover in (0.01, 0.1):
             rng = np.random.default_rng(0)
-            first = drawn_edges(num_nodes, num_edges, rng, device)
-            chain = [first]
-            for _ in range(count - 1):
+            chain = [drawn_edges(num_nodes, num_edges, rng, device)]
+            for _ in range(_STEPS):
                 chain.append(_changed(chain[-1], turnover, rng, device))
-            scales, x_NF = [_scales(edges, device) for edges in chain], _drawn(device, num_nodes, width)
-            steps = [step_between(chain[t], chain[t + 1], scales[t], scales[t + 1]) for t in range(count - 1)]
-            whole = _best_of(lambda: aggregate_chain(first, steps, scales, x_NF), device)  # noqa: B023
-            alone = _best_of(lambda: aggregate_chain(first, [], scales[:1], x_NF), device)  # noqa: B023
-            entries = sum(step.num_entries for step in steps)
-            work = Work((count - 1) * num_nodes, entries, width)
-            yield _Case("step", work, max(whole - alone, 0.05 * whole))
+            yield chain, width
 
 
 def _changed(edges: Edges, turnover: float, rng: np.random.Generator, device: torch.device) -> Edges:
@@ -163,15 +191,19 @@ def _changed(edges: Edges, turnover: float, rng: np.random.Generator, device: to
 def _attention(device: torch.device) -> Iterator[_Case]:
     for num_nodes, num_edges, width in _sizes():
         edges = drawn_edges(num_nodes, num_edges, np.random.default_rng(0), device)
-        value_NHD = _drawn(device, num_nodes, _HEADS, width // _HEADS).requires_grad_()
-        sent_NH, received_NH = (_drawn(device, num_nodes, _HEADS).requires_grad_() for _ in range(2))
-        loop_N = torch.ones(num_nodes, device=device)
+        parts, loop_N = _attention_inputs(num_nodes, width, device), torch.ones(num_nodes, device=device)
 
         def run() -> None:
-            seen = attend(edges, value_NHD, sent_NH, received_NH, loop_N=loop_N, slope=0.2)  # noqa: B023
-            torch.autograd.grad(seen.sum(), (value_NHD, sent_NH, received_NH))  # noqa: B023
+            seen = attend(edges, *parts, loop_N=loop_N, slope=0.2)  # noqa: B023
+            torch.autograd.grad(seen.sum(), parts)  # noqa: B023
 
         yield _Case("attend", Work(num_nodes, len(edges), width), _best_of(run, device))
+
+
+def _attention_inputs(num_nodes: int, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    value_NHD = _drawn(device, num_nodes, _HEADS, width // _HEADS).requires_grad_()
+    sent_NH, received_NH = (_drawn(device, num_nodes, _HEADS).requires_grad_() for _ in range(2))
+    return value_NHD, sent_NH, received_NH
 
 
 def _gathers(device: torch.device) -> Iterator[_Case]:

@@ -56,13 +56,15 @@ def predicted(sizes: Sizes, asked: Asked, decided: Decided) -> dict[Mode, float]
     """Return the seconds that a window's rows are predicted to take, forward and backward, by each way to them."""
     costs, rows, count = decided.costs, sizes.num_nodes, len(sizes.edges_T)
 
-    def passes(rows: int, edges: int) -> float:
-        summed = sum(
+    def sums(rows: int, edges: int) -> float:
+        return sum(
             (1 if one.of_inputs else 2) * costs.seconds("sum", rows=rows, edges=edges, width=one.width)
             for one in asked.sums
             if not (one.of_inputs and decided.free)
         )
-        return summed + sum(
+
+    def passes(rows: int, edges: int) -> float:
+        return sums(rows, edges) + sum(
             costs.seconds("attend", rows=rows, edges=edges, width=width) for width in asked.attended
         )  # fmt: skip
 
@@ -81,11 +83,9 @@ def predicted(sizes: Sizes, asked: Asked, decided: Decided) -> dict[Mode, float]
             for one in asked.sums
             if not (one.of_inputs and decided.free)
         )
-        steps += sum(
-            3 * costs.seconds("step", rows=(count - 1) * rows, edges=sizes.entries[None], width=width)
-            for width in asked.attended
-        )
-        found["delta"] = passes(rows, sizes.edges_T[0]) + steps + count * products(rows)
+        heard = sizes.edges_T[0] + rows + sizes.entries[None] if asked.attended else 0
+        amended = sum(costs.seconds("amend", rows=count * rows, edges=heard, width=width) for width in asked.attended)
+        found["delta"] = sums(rows, sizes.edges_T[0]) + steps + amended + count * products(rows)
     return found
 
 
