@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,7 @@ from timeloom.dist.collectives import World
 from timeloom.nn.models import MODELS
 from timeloom.plan.batch.order import Chunking
 from timeloom.plan.schedule.overlap_times import MlpTimes, Times
+from timeloom.train.flare.epoch import Epoch, Stores
 from timeloom.train.session import open_session
 from timeloom.train.settings import RunSettings
 
@@ -178,6 +180,34 @@ def test_whatever_order_of_turns_each_rank_predicts_all_take_one_and_it_changes_
             for (loss, grads), (loss_again, again) in zip(mine, theirs, strict=True):
                 assert loss == loss_again
                 assert all(torch.equal(grads[name], again[name]) for name in grads)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_nodes_that_score_alike_the_first_of_the_graph_are_best_whatever_the_order(
+    graph: TinyGraph, ranks: int
+) -> None:
+    """EvolveGCN-H reads the best rows of a snapshot one after the other: their order is a part of the model."""
+    settings = flare_settings_of({"flare": {"alpha": 1.0}})
+
+    def work(world: World) -> list[list[float]]:
+        session = open_session(settings, graph, world=world)
+        with Stores(session) as stores:
+            found = []
+            for number in range(3):
+                epoch = Epoch(session, stores, number)
+                sight = epoch.sights(units_of(settings, session)[-1])[-1]
+                node_O1 = torch.from_numpy(epoch.nodes_O[: sight.rows.size])[:, None].double()
+                scores_O = torch.ones(len(node_O1), dtype=torch.float64)
+                alive = node_O1[sight.view.alive_N, 0].tolist()
+                best = sight.view.best(node_O1, scores_O, 4)[0][:, 0].tolist()
+                told = world.gather_bytes(json.dumps(alive).encode(), "control/test")
+                assert best == sorted(node for one in told for node in json.loads(one))[:4]
+                found.append(best)
+            return found
+
+    first, *others = threads.run(ranks, work, check=True)
+    assert len(first[0]) == 4
+    assert all(other == first for other in others)
 
 
 def test_without_overlap_the_same_is_learnt_one_snapshot_after_the_other(graph: TinyGraph) -> None:

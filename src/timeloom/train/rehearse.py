@@ -86,6 +86,9 @@ def measured_bytes(session: Session, units: tuple[Unit, ...], lent: Callable[[],
 def predicted_bytes(session: Session) -> int | None:
     """Return what a step of the run is going to hold at once; None where it is little, or nobody can tell."""
     graph, lent = session.graph, lent_bytes()
+    if session.settings.system.unit == "trapezoid":
+        # What is left of decayed snapshots depends on how well nodes of this graph fall into chunks.
+        return None
     numbers = graph.num_nodes * _window_of(session).length * session.model.out_size
     if session.device.type != "cpu" or lent is None or numbers < SMALL_NUMBERS:
         return None
