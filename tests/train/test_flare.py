@@ -29,6 +29,7 @@ from timeloom.dist.collectives import World
 from timeloom.nn.models import MODELS
 from timeloom.plan.batch.order import Chunking
 from timeloom.plan.schedule.overlap_times import MlpTimes, Times
+from timeloom.train.flare import turns
 from timeloom.train.flare.epoch import Epoch, Stores
 from timeloom.train.session import open_session
 from timeloom.train.settings import RunSettings
@@ -180,6 +181,27 @@ def test_whatever_order_of_turns_each_rank_predicts_all_take_one_and_it_changes_
             for (loss, grads), (loss_again, again) in zip(mine, theirs, strict=True):
                 assert loss == loss_again
                 assert all(torch.equal(grads[name], again[name]) for name in grads)
+
+
+def test_what_phases_took_is_learnt_on_every_rank_after_so_many_windows(
+    graph: TinyGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = flare_settings_of({"flare": {"temporal_halo": "exchange"}})
+    learnt: dict[int, list[tuple[Any, Any]]] = {0: [], 1: []}
+
+    def learn(times: Times, works: Any, seconds_P: Any) -> None:
+        rank = int(threading.current_thread().name.rpartition(" ")[2])
+        learnt[rank].append((works, seconds_P))
+
+    monkeypatch.setattr(MlpTimes, "learn", learn)
+    monkeypatch.setattr(turns, "_LEARNS_EVERY", 3)
+    made = threads.run(2, lambda world: len(gradients(settings, graph, world=world)), check=True)
+    for calls in learnt.values():
+        assert len(calls) == made[0] // 3 > 0
+        for works, seconds in calls:
+            assert len(works) == len(seconds)
+            assert (seconds > 0).all()
+            assert {"compute", "recur"} <= {work.kind for work in works}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

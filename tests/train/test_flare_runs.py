@@ -347,6 +347,20 @@ def test_where_memory_runs_out_settings_of_these_windows_are_named(
             train(tmp_path / "g", tmp_path / f"{tune}", parse_sets([*SETS, *TUNE]), system="flare", tune=tune)
 
 
+def test_ranks_go_by_what_the_first_saw_and_by_the_most_memory_of_any(graph: TinyGraph) -> None:
+    settings = flare_settings_of()
+
+    def work(world: World) -> TrialOutcome:
+        mine = TrialOutcome(
+            loss_before=1.0 + world.rank, loss_after=0.5 + world.rank, seconds=2.0 + world.rank,
+            peak_bytes=100.0 * (world.rank + 1),
+        )  # fmt: skip
+        return tuning._agreed(open_session(settings, graph, world=world), mine)
+
+    agreed = TrialOutcome(loss_before=1.0, loss_after=0.5, seconds=2.0, peak_bytes=200.0)
+    assert threads.run(2, work, check=True) == [agreed, agreed]
+
+
 def test_ranks_that_tune_choose_alike(graph: TinyGraph) -> None:
     settings = flare_settings_of({"tune": {"epochs": 1, "moves": 2}})
 
