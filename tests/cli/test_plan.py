@@ -74,7 +74,8 @@ def test_a_plan_says_who_found_it(graph: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_plan_predicts_what_the_settings_of_reuse_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Snapshots of a group share rows in every system, as they do in training; groups only where they may."""
-    path = synth(PowerLaw(num_nodes=4000, num_edges=40_000, num_snapshots=16, turnover=0.001), tmp_path / "g").path
+    path = tmp_path / "g"
+    synth(PowerLaw(num_nodes=4000, num_edges=40_000, num_snapshots=16, turnover=0.001), path)
 
     def planned(system: str, *sets: str) -> dict[str, Any]:
         flags = [part for one in ("model.norm=mean", *sets) for part in ("--set", one)]
