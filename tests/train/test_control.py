@@ -137,6 +137,14 @@ def test_a_schedule_is_told_with_its_bound_and_with_who_found_it(
     ) in capsys.readouterr().err
 
 
+def test_windows_that_go_through_a_pipeline_are_timed_and_scheduled(graph: Path, tmp_path: Path, at_once: None) -> None:
+    """REAL's triple stream: what is copied, summed and multiplied overlaps, and windows are scheduled all the same."""
+    train(graph, tmp_path / "run", merge(settings(), {"system": {"pipeline": True}}), system="real")
+    (told,) = scheduled(tmp_path / "run")
+    assert told.epoch == 3
+    assert told.predicted_s > 0
+
+
 def test_a_greedy_schedule_in_place_of_an_integer_programs_is_told(
     graph: Path, tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +171,6 @@ def test_neighbours_are_computed_together_from_the_beginning_where_that_is_asked
 @pytest.mark.parametrize(("table", "system", "says"), [
     ({"window": {"groups": 2}}, "real", r"window.groups=2 does, too"),
     ({"train": {"protocol": "live"}}, "real", r"train.protocol=live.*schedule.scheduler=in_order"),
-    ({"system": {"pipeline": True}}, "real", r"system.pipeline=true computes two at once"),
     ({"schedule": {"scheduler": "best"}}, "esdg", r"system.divide=time.*--system real"),
     ({"schedule": {"scheduler": "pair_consecutive"}}, "vertex", r"system.divide=nodes.*--system real"),
     ({"schedule": {"scheduler": "pair_consecutive"}, "window": {"state": "inherit"}}, "psg", "has no choice"),

@@ -221,10 +221,6 @@ def _refuse_idle_schedule(settings: RunSettings) -> None:
             f"{said}, but with system.divide={settings.system.divide} all ranks go over all of them: leave it out, or "
             "use --system real"
         )
-    if settings.system.pipeline and settings.schedule.needs_times:
-        raise BadConfig(
-            f"{said} by what each of them takes, but system.pipeline=true computes two at once: leave one of them out"
-        )
     if settings.window.groups != 1:
         raise BadConfig(
             f"{said}, and schedule.limit how many at once, but window.groups={settings.window.groups} does, too: leave "
