@@ -79,7 +79,11 @@ def test_a_plan_predicts_what_the_settings_of_reuse_allow(tmp_path: Path, capsys
 
     def planned(system: str, *sets: str) -> dict[str, Any]:
         flags = [part for one in ("model.norm=mean", *sets) for part in ("--set", one)]
-        return dict(json.loads(told(capsys, "plan", path, "--system", system, "--search-s", 0.1, "--json", *flags)))
+        return dict(
+            json.loads(
+                told(capsys, "plan", path, "--system", system, "--devices", 1, "--search-s", 0.1, "--json", *flags)
+            )
+        )
 
     shared, full = planned("psg"), planned("psg", "reuse.mode=full")
     assert shared["epoch_s"] < full["epoch_s"]

@@ -133,6 +133,31 @@ def test_every_setting_is_what_the_definition_says(
     assert_same_gradients(found, by_definition(settings, graph, chunking(ranks)))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_degrees_of_the_whole_snapshot_normalise_what_is_left_of_it_where_that_is_asked_for(
+    graph: TinyGraph, ranks: int, reverse: bool
+) -> None:
+    """Along the edges and, for messages that go against them, the other way round."""
+    settings = flare_settings_of({"flare": {"degrees": "snapshot", "temporal_halo": "exchange"}})
+
+    def work(world: World) -> int:
+        session, shrunk = open_session(settings, graph, world=world), 0
+        with Stores(session) as stores:
+            epoch = Epoch(session, stores, 0)
+            for sight in epoch.sights(units_of(settings, session)[-1]):
+                snapshot, nodes = graph.snapshot(sight.view.t), epoch.nodes_O[: sight.rows.size]
+                weights = None if snapshot.stored_weights is None else np.abs(snapshot.stored_weights)
+                ends = (snapshot.sources, snapshot.targets) if reverse else (snapshot.targets, snapshot.sources)
+                side = sight.view._side(reverse)
+                for told_O, end in zip((side.into_O, side.out_of_O), ends, strict=True):
+                    assert told_O.tolist() == pytest.approx(np.bincount(end, weights, NODES)[nodes])
+                shrunk += sight.rows.size < len(epoch.nodes_O)
+        return shrunk
+
+    assert min(threads.run(ranks, work, check=True)) > 0
+
+
 @pytest.mark.parametrize("table", [{}, {"flare": {"temporal_halo": "exchange"}}, {"flare": {"split": True}}])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_take_steps_and_score_alike_and_their_collectives_have_one_order(

@@ -278,10 +278,11 @@ def test_trials_of_another_number_of_ranks_are_tried_anew(tmp_path: Path, monkey
     with pytest.raises(Interrupted):
         train(tmp_path / "g", tmp_path / "run", parse_sets([*SETS, *TUNE]), system="flare", tune=True)
 
-    def found(world: World) -> tuple[int, Any] | None:
+    def found(world: World) -> tuple[int, Any]:
         with on_first(world, lambda: RunDirectory.open(tmp_path / "run")) as run:
             log = kept_trials(world, run)
-            return None if log is None else (len(log), log.flare)
+            assert log is not None
+            return len(log), log.flare
 
     ((same, flare),) = threads.run(1, found)
     assert (same, flare.decayed, flare.chunks) == (3, 2, 4)
