@@ -56,7 +56,8 @@ EXAMPLES: list[Record] = [
         rank=1, epoch=0, calls={"grad": 2}, sent_bytes={"grad": 8}, received_bytes={"grad": 8},
         waited_s={"grad": 0.5}, peak_bytes=100, peak_device_bytes=0,
     ),
-    Scheduled(epoch=0, by="greedy", first_step=1, units=((0, 0, 0, 4, 0.5), (0, 1, 4, 8, 0.25))),
+    Scheduled(epoch=0, by="greedy", first_step=1, units=((0, 0, 0, 4, 0.5), (0, 1, 4, 8, 0.25)), predicted_s=0.5,
+        bound_s=0.4, solved_s=1.0),
     GraphFacts(
         graph="g", nodes=5, edges=(3, 4), active=(2, 3), overlap=(1.0, 0.5), train_stop=1, val_stop=1, test_stop=2
     ),

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from timeloom.cli import run
-from timeloom.graph.dynamic import open_graph
+from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.plan.partition.choose import PartitionSettings, partition
+from timeloom.plan.partition.metis import chunks
 from timeloom.plan.partition.quality import quality
 
 
@@ -39,12 +40,37 @@ def test_the_report_is_what_the_library_finds(graph: Path, capsys: pytest.Captur
     assert [row[2], row[5]] == ["80", f"{told[1]['cut_share']:.3f}"]
 
 
+def test_chunks_are_told_beside_their_owners(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--ranks", "2", "--by", "hash", "--train-snapshots", "3", "--chunks", "4", "--seed", "1"]
+    assert run(["partition", str(graph), *options, "--json"]) == 0
+    whole, pieces = json.loads(capsys.readouterr().out)["partitions"]
+    opened = open_graph(graph)
+    owners = partition(opened, 3, 2, PartitionSettings(by="hash", seed=1))
+    made = chunks(opened, 3, owners, 4, seed=1)
+    assert pieces["name"] == "4 chunks by metis"
+    assert pieces["nodes_R"] == [size for rank in (0, 1) for size in made.sizes_of(rank).tolist()]
+    edges = [(u, v) for t in range(5) for u, v in zip(*ends(opened, t), strict=True)]
+    chunk = owners.owner_N * 4 + made.chunk_N
+    assert sum(pieces["cut_T"]) == sum(chunk[u] != chunk[v] for u, v in edges)
+    assert pieces["cut_share"] > whole["cut_share"]
+    assert run(["partition", str(graph), *options, "--chunks-by", "random"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("4 chunks by random" in line for line in lines) == 1
+    assert [line.split()[0] for line in lines[3:5]] == ["0", "1"]
+
+
+def ends(graph: DynamicGraph, t: int) -> tuple[list[int], list[int]]:
+    return graph.snapshot(t).sources.tolist(), graph.snapshot(t).targets.tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--by", "metsi"], "--by metsi is no partition: use hash,"),
         (["--ranks", "0"], "into 0 ranks was asked for: give 1 or more"),
         (["--train-snapshots", "9"], "before 9 was asked for, but there are 5"),
+        (["--chunks", "-1"], "--chunks -1 --chunks-by metis: give 0 chunks or more"),
+        (["--chunks", "2", "--chunks-by", "halves"], "by metis, hash, random"),
         (["--seed", "-1"], "partition.seed=-1 was asked for"),
     ],
 )

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from timeloom.cli import run
 from timeloom.graph.dynamic import open_graph
 from timeloom.graph.sizes import sizes_of, write_sizes
-from timeloom.graph.synth import Drift, synth
+from timeloom.graph.synth import Drift, PowerLaw, synth
 
 QUICK = ["--num-snapshots", "60", "--devices", "2,8", "--search-s", "0.05"]
 
@@ -62,6 +63,34 @@ def test_a_plan_is_shown_as_a_table_and_a_picture(
     ):
         assert word in shown
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
+
+
+def test_a_plan_says_who_found_it(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("plan", graph, "--system", "real_l", "--search-s")
+    assert json.loads(told(capsys, *arguments, 1e-6, "--json"))["by"] == "real_g"
+    assert "by real_g, since real_l did not come to an end (see --search-s)" in told(capsys, *arguments, 1e-6)
+    assert json.loads(told(capsys, "plan", graph, "--search-s", 0.1, "--json"))["by"] == "best"
+
+
+def test_a_plan_predicts_what_the_settings_of_reuse_allow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Snapshots of a group share rows in every system, as they do in training; groups only where they may."""
+    path = tmp_path / "g"
+    synth(PowerLaw(num_nodes=4000, num_edges=40_000, num_snapshots=16, turnover=0.001), path)
+
+    def planned(system: str, *sets: str) -> dict[str, Any]:
+        flags = [part for one in ("model.norm=mean", *sets) for part in ("--set", one)]
+        return dict(
+            json.loads(
+                told(capsys, "plan", path, "--system", system, "--devices", 1, "--search-s", 0.1, "--json", *flags)
+            )
+        )
+
+    shared, full = planned("psg"), planned("psg", "reuse.mode=full")
+    assert shared["epoch_s"] < full["epoch_s"]
+    real, apart = planned("real"), planned("real", "reuse.between_windows=false")
+    assert real["kept"] > 0
+    assert apart["kept"] == planned("real", "reuse.mode=full")["kept"] == 0
+    assert real["epoch_s"] < apart["epoch_s"]
 
 
 def test_windows_and_models_are_set_as_in_training(graph: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,22 +14,22 @@ from timeloom.plan.reuse import GroupTimes
 from timeloom.plan.schedule.apart import Question, Solver
 from timeloom.plan.schedule.choose import SchedulerName, ScheduleSettings, scheduler_of
 from timeloom.plan.schedule.greedy import dygnex_g, real_g
-from timeloom.plan.schedule.plain import in_order, pair_consecutive
-from timeloom.plan.schedule.schedule import epoch_seconds, problem_of
-from timeloom.plan.stages import Solved, Stages, solved_of, speeds_of, typical
+from timeloom.plan.schedule.schedule import epoch_seconds, loads_of, problem_of
+from timeloom.plan.stages import Solved, Stages, speeds_of, told_apart, typical
 
 COUNT = 24
+RANKS = np.arange(COUNT) % 2
 PREDICTED = GroupTimes(np.ones(COUNT), np.ones(COUNT) / 2, np.full((COUNT, 1), 0.2))
 
 
 def stages(scheduler: SchedulerName = "real_g", *, profile: int = 2) -> Stages:
     settings = ScheduleSettings(scheduler=scheduler, plain_epochs=1, profile_epochs=profile)
-    return Stages(settings, PREDICTED, [1.0, 1.0], alpha_s=0.0, seed=0)
+    return Stages(settings, PREDICTED, 2, alpha_s=0.0, seed=0)
 
 
 def until_solved(asked: Stages, seconds: np.ndarray) -> Solved:
     for _ in range(600):
-        if (found := asked.epoch_ended(seconds, 1.0)) is not None:
+        if (found := asked.epoch_ended(seconds, RANKS, 1.0)) is not None:
             return found
         time.sleep(0.05)
     raise AssertionError("no schedule after half a minute")
@@ -44,12 +44,11 @@ def poll_until_told(solver: Solver) -> None:
 def test_stages_follow_each_other_and_end_with_a_schedule_made_of_measured_times() -> None:
     """T9: the steps of stages I and II are those of plain order; only the outcome of stage III changes them."""
     asked = stages()
-    assert asked.first() == in_order(asked.problem())
     took = np.linspace(1.0, 3.0, COUNT)
     seen = []
     for _ in range(3):
         seen.append(asked.stage)
-        assert asked.epoch_ended(took, 1.0) is None, "the solver has only just begun"
+        assert asked.epoch_ended(took, RANKS, 1.0) is None, "the solver has only just begun"
     assert seen == ["plain", "profile", "profile"]
     assert asked.stage == "solve"
     found = until_solved(asked, took * 100)
@@ -58,18 +57,17 @@ def test_stages_follow_each_other_and_end_with_a_schedule_made_of_measured_times
     assert found.schedule == real_g(problem)
     assert found.predicted_s == pytest.approx(epoch_seconds(found.schedule, problem))
     assert found.bound_s <= found.predicted_s
-    assert asked.epoch_ended(took, 1.0) is None, "a schedule is told once"
+    assert asked.epoch_ended(took, RANKS, 1.0) is None, "a schedule is told once"
     assert asked.state()["solved"]
-    told = json.loads(json.dumps(found.as_json()))
-    assert solved_of(told, problem) == found
+    assert json.loads(json.dumps(found.as_json()))["steps"] == found.schedule.as_json()
 
 
 def test_asking_never_waits() -> None:
     asked = stages("best", profile=1)
-    asked.epoch_ended(np.ones(COUNT), 60.0)
+    asked.epoch_ended(np.ones(COUNT), RANKS, 60.0)
     began = time.perf_counter()
-    assert asked.epoch_ended(np.ones(COUNT), 60.0) is None
-    assert asked.epoch_ended(np.ones(COUNT), 60.0) is None
+    assert asked.epoch_ended(np.ones(COUNT), RANKS, 60.0) is None
+    assert asked.epoch_ended(np.ones(COUNT), RANKS, 60.0) is None
     assert time.perf_counter() - began < 0.5, "starting Python alone takes longer than this to import the solver"
     asked.close()
     asked.close()
@@ -84,21 +82,21 @@ def test_outliers_do_not_count() -> None:
 def test_a_resumed_run_goes_on_with_what_was_measured() -> None:
     before = stages()
     for _ in range(2):
-        before.epoch_ended(np.full(COUNT, 2.0), 1.0)
+        before.epoch_ended(np.full(COUNT, 2.0), RANKS, 1.0)
     after = stages()
     after.restore(json.loads(json.dumps(before.state())))
     assert after.stage == before.stage == "profile"
-    after.epoch_ended(np.full(COUNT, 2.0), 1.0)
+    after.epoch_ended(np.full(COUNT, 2.0), RANKS, 1.0)
     assert len(until_solved(after, np.ones(COUNT)).schedule.steps) > 1
     other = GroupTimes(np.ones(3), np.ones(3), np.zeros((3, 0)))
     with pytest.raises(BadRun, match="times of 24 groups, but this run has 3"):
-        Stages(ScheduleSettings(), other, [1.0], alpha_s=0.0, seed=0).restore(before.state())
+        Stages(ScheduleSettings(), other, 1, alpha_s=0.0, seed=0).restore(before.state())
 
 
 def test_a_solver_that_was_at_work_when_a_run_stopped_begins_again() -> None:
     before = stages()
     for _ in range(3):
-        before.epoch_ended(np.ones(COUNT), 1.0)
+        before.epoch_ended(np.ones(COUNT), RANKS, 1.0)
     before.close()
     after = stages()
     after.restore(before.state())
@@ -110,8 +108,7 @@ def test_a_solver_that_was_at_work_when_a_run_stopped_begins_again() -> None:
 def test_schedules_that_need_no_times_are_there_from_the_beginning(name: SchedulerName) -> None:
     asked = stages(name)
     assert asked.stage == "scheduled"
-    assert asked.first() == {"in_order": in_order, "pair_consecutive": pair_consecutive}[name](asked.problem())
-    assert asked.epoch_ended(np.ones(COUNT), 1.0) is None
+    assert asked.epoch_ended(np.ones(COUNT), RANKS, 1.0) is None
 
 
 @pytest.mark.parametrize("name", ["best", "real_l", "real_g", "dygnex_l", "dygnex_g", "pair_consecutive", "in_order"])
@@ -142,6 +139,39 @@ def test_speeds_are_told_from_times() -> None:
     predicted = np.array([1.0, 2.0, 3.0, 1.0])
     took = np.array([1.0, 2.0, 6.0, 2.0])
     assert speeds_of(predicted, took, np.array([0, 0, 1, 1]), 3).tolist() == [1.0, 0.5, 0.75]
+
+
+def test_ranks_hardly_slower_than_the_fastest_are_as_fast() -> None:
+    assert told_apart(np.array([1.0, 0.81, 0.77, 0.5, 0.52, 0.001])).tolist() == [1.0, 1.0, 0.75, 0.5, 0.5, 0.05]
+
+
+def test_a_slow_rank_is_found_out_and_given_less() -> None:
+    """Half as fast: its groups take twice as long, and would take as long as the others' on the other rank."""
+    asked = stages("best")
+    took = np.where(RANKS == 1, 2.0, 1.0)
+    for _ in range(3):
+        asked.epoch_ended(took, RANKS, 1.0)
+    problem = asked.problem()
+    assert problem.speeds_D.tolist() == [1.0, 0.5]
+    assert problem.seconds_K == pytest.approx(np.ones(COUNT))
+    found = until_solved(asked, took)
+    given = [sum(len(step[rank]) for step in found.schedule.steps) for rank in (0, 1)]
+    assert given[0] > 1.5 * given[1] > 0
+    even = loads_of(found.schedule, problem)
+    assert found.predicted_s == pytest.approx(even.max(1).sum())
+
+
+def test_how_fast_ranks_were_is_forgotten_where_there_are_others() -> None:
+    before = stages()
+    for _ in range(3):
+        before.epoch_ended(np.where(RANKS == 1, 2.0, 1.0), RANKS, 1.0)
+    before.close()
+    told = json.loads(json.dumps(before.state()))
+    same, other = stages(), Stages(ScheduleSettings(scheduler="real_g"), PREDICTED, 3, alpha_s=0.0, seed=0)
+    same.restore(told)
+    other.restore(told)
+    assert same.problem().speeds_D.tolist() == [1.0, 0.5]
+    assert other.problem().speeds_D.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_settings_without_sense_are_refused() -> None:

@@ -150,7 +150,7 @@ class Fake:
              0.1 * self.slow * (1 + 0.5 * (rank % 2)))
             for step in range(self.steps) for rank in range(self.ranks)
         )  # fmt: skip
-        return Scheduled(epoch=0, by="greedy", first_step=1, units=units)
+        return Scheduled(epoch=0, by="greedy", first_step=1, units=units, predicted_s=2.0, bound_s=1.9, solved_s=0.3)
 
     def _end(self, rng: np.random.Generator, seconds: float) -> list[Record]:
         truth = rng.gamma(2.0, 1.0, 400)

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.train.small_runs import drift, of_kind, saved, small
+from timeloom.cli.show_run import telling
+from timeloom.config import merge
+from timeloom.errors import BadConfig
 from timeloom.graph.dynamic import open_graph
 from timeloom.plan.batch.windows import training_windows
 from timeloom.plan.check import problems, run_dry
-from timeloom.plan.schedule import apart
+from timeloom.plan.schedule import apart, choose
 from timeloom.plan.schedule.choose import scheduler_of
 from timeloom.plan.schedule.schedule import Judged, schedule_of, solve
 from timeloom.records import Scheduled, read
@@ -116,6 +119,67 @@ def test_a_scheduled_epoch_has_every_window_once(graph: Path, tmp_path: Path) ->
         steps = run_dry(plan_epoch(chosen, stop, epoch=epoch, ranks=2, schedule=schedule))
         assert list(problems(steps, units)) == []
         assert all(set(step.units) == {0, 1} for step in steps)
+
+
+def test_a_schedule_is_told_with_its_bound_and_with_who_found_it(
+    graph: Path, tmp_path: Path, at_once: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(graph, tmp_path / "run", settings(), system="real")
+    (told,) = scheduled(tmp_path / "run")
+    assert told.by == "best"
+    assert 0 < told.bound_s <= told.predicted_s
+    assert told.solved_s > 0
+    with telling(quiet=False, as_lines=False) as show:
+        show(told)
+    assert (
+        f"a schedule by best from epoch 3 on: {told.predicted_s:.3g} s an epoch predicted, no schedule takes less than "
+        f"{told.bound_s:.3g} s; found in {told.solved_s:.3g} s"
+    ) in capsys.readouterr().err
+
+
+def test_windows_that_go_through_a_pipeline_are_timed_and_scheduled(graph: Path, tmp_path: Path, at_once: None) -> None:
+    """REAL's triple stream: what is copied, summed and multiplied overlaps, and windows are scheduled all the same."""
+    train(graph, tmp_path / "run", merge(settings(), {"system": {"pipeline": True}}), system="real")
+    (told,) = scheduled(tmp_path / "run")
+    assert told.epoch == 3
+    assert told.predicted_s > 0
+
+
+def test_a_greedy_schedule_in_place_of_an_integer_programs_is_told(
+    graph: Path, tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choose, "_TIMES_LIMIT", 1e-9)
+    for name, by in (("real_l", "real_g"), ("dygnex_l", "dygnex_g")):
+        train(graph, tmp_path / name, settings(), system=name)
+        assert [told.by for told in scheduled(tmp_path / name)] == [by]
+
+
+def test_neighbours_are_computed_together_from_the_beginning_where_that_is_asked_for(
+    graph: Path, tmp_path: Path
+) -> None:
+    """REAL's type II without times: the same as two windows of one update."""
+    train(graph, tmp_path / "pairs", settings(scheduler="pair_consecutive"), system="psg")
+    train(graph, tmp_path / "groups", merge(settings(), {"window": {"groups": 2}}), system="psg")
+    pairs, groups = (of_kind(tmp_path / name, "stepped") for name in ("pairs", "groups"))
+    assert [step["loss"] for step in pairs] == [step["loss"] for step in groups]
+    (started,) = of_kind(tmp_path / "pairs", "started")
+    assert started["derived"]["updates an epoch"] == len([step for step in pairs if step["epoch"] == 0])
+    train(graph, tmp_path / "alone", settings(), system="psg")
+    assert len(of_kind(tmp_path / "alone", "stepped")) > 1.5 * len(pairs)
+
+
+@pytest.mark.parametrize(("table", "system", "says"), [
+    ({"window": {"groups": 2}}, "real", r"window.groups=2 does, too"),
+    ({"train": {"protocol": "live"}}, "real", r"train.protocol=live.*schedule.scheduler=in_order"),
+    ({"schedule": {"scheduler": "best"}}, "esdg", r"system.divide=time.*--system real"),
+    ({"schedule": {"scheduler": "pair_consecutive"}}, "vertex", r"system.divide=nodes.*--system real"),
+    ({"schedule": {"scheduler": "pair_consecutive"}, "window": {"state": "inherit"}}, "psg", "has no choice"),
+])  # fmt: skip
+def test_a_schedule_that_would_have_no_effect_is_refused(
+    graph: Path, tmp_path: Path, table: dict[str, Any], system: str, says: str
+) -> None:
+    with pytest.raises(BadConfig, match=says):
+        train(graph, tmp_path / "run", merge(small(), table), system=system)
 
 
 def test_nothing_is_decided_where_the_order_is_fixed(graph: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from timeloom.dist.collectives import World
 from timeloom.nn.models import MODELS
 from timeloom.plan.batch.order import Chunking
 from timeloom.plan.schedule.overlap_times import MlpTimes, Times
+from timeloom.train.flare import turns
+from timeloom.train.flare.epoch import Epoch, Stores
 from timeloom.train.session import open_session
 from timeloom.train.settings import RunSettings
 
@@ -130,6 +133,31 @@ def test_every_setting_is_what_the_definition_says(
     assert_same_gradients(found, by_definition(settings, graph, chunking(ranks)))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_degrees_of_the_whole_snapshot_normalise_what_is_left_of_it_where_that_is_asked_for(
+    graph: TinyGraph, ranks: int, reverse: bool
+) -> None:
+    """Along the edges and, for messages that go against them, the other way round."""
+    settings = flare_settings_of({"flare": {"degrees": "snapshot", "temporal_halo": "exchange"}})
+
+    def work(world: World) -> int:
+        session, shrunk = open_session(settings, graph, world=world), 0
+        with Stores(session) as stores:
+            epoch = Epoch(session, stores, 0)
+            for sight in epoch.sights(units_of(settings, session)[-1]):
+                snapshot, nodes = graph.snapshot(sight.view.t), epoch.nodes_O[: sight.rows.size]
+                weights = None if snapshot.stored_weights is None else np.abs(snapshot.stored_weights)
+                ends = (snapshot.sources, snapshot.targets) if reverse else (snapshot.targets, snapshot.sources)
+                side = sight.view._side(reverse)
+                for told_O, end in zip((side.into_O, side.out_of_O), ends, strict=True):
+                    assert told_O.tolist() == pytest.approx(np.bincount(end, weights, NODES)[nodes])
+                shrunk += sight.rows.size < len(epoch.nodes_O)
+        return shrunk
+
+    assert min(threads.run(ranks, work, check=True)) > 0
+
+
 @pytest.mark.parametrize("table", [{}, {"flare": {"temporal_halo": "exchange"}}, {"flare": {"split": True}}])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_take_steps_and_score_alike_and_their_collectives_have_one_order(
@@ -178,6 +206,55 @@ def test_whatever_order_of_turns_each_rank_predicts_all_take_one_and_it_changes_
             for (loss, grads), (loss_again, again) in zip(mine, theirs, strict=True):
                 assert loss == loss_again
                 assert all(torch.equal(grads[name], again[name]) for name in grads)
+
+
+def test_what_phases_took_is_learnt_on_every_rank_after_so_many_windows(
+    graph: TinyGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = flare_settings_of({"flare": {"temporal_halo": "exchange"}})
+    learnt: dict[int, list[tuple[Any, Any]]] = {0: [], 1: []}
+
+    def learn(times: Times, works: Any, seconds_P: Any) -> None:
+        rank = int(threading.current_thread().name.rpartition(" ")[2])
+        learnt[rank].append((works, seconds_P))
+
+    monkeypatch.setattr(MlpTimes, "learn", learn)
+    monkeypatch.setattr(turns, "_LEARNS_EVERY", 3)
+    made = threads.run(2, lambda world: len(gradients(settings, graph, world=world)), check=True)
+    for calls in learnt.values():
+        assert len(calls) == made[0] // 3 > 0
+        for works, seconds in calls:
+            assert len(works) == len(seconds)
+            assert (seconds > 0).all()
+            assert {"compute", "recur"} <= {work.kind for work in works}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_nodes_that_score_alike_the_first_of_the_graph_are_best_whatever_the_order(
+    graph: TinyGraph, ranks: int
+) -> None:
+    """EvolveGCN-H reads the best rows of a snapshot one after the other: their order is a part of the model."""
+    settings = flare_settings_of({"flare": {"alpha": 1.0}})
+
+    def work(world: World) -> list[list[float]]:
+        session = open_session(settings, graph, world=world)
+        with Stores(session) as stores:
+            found = []
+            for number in range(3):
+                epoch = Epoch(session, stores, number)
+                sight = epoch.sights(units_of(settings, session)[-1])[-1]
+                node_O1 = torch.from_numpy(epoch.nodes_O[: sight.rows.size])[:, None].double()
+                scores_O = torch.ones(len(node_O1), dtype=torch.float64)
+                alive = node_O1[sight.view.alive_N, 0].tolist()
+                best = sight.view.best(node_O1, scores_O, 4)[0][:, 0].tolist()
+                told = world.gather_bytes(json.dumps(alive).encode(), "control/test")
+                assert best == sorted(node for one in told for node in json.loads(one))[:4]
+                found.append(best)
+            return found
+
+    first, *others = threads.run(ranks, work, check=True)
+    assert len(first[0]) == 4
+    assert all(other == first for other in others)
 
 
 def test_without_overlap_the_same_is_learnt_one_snapshot_after_the_other(graph: TinyGraph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -22,7 +23,7 @@ from timeloom.cli import run
 from timeloom.config import dump, parse_sets
 from timeloom.dist import threads
 from timeloom.dist.collectives import World
-from timeloom.errors import BadConfig, TooLarge
+from timeloom.errors import BadConfig, Diverged, Interrupted, TooLarge
 from timeloom.graph.synth import PowerLaw, synth
 from timeloom.plan.tune.window import TrialOutcome
 from timeloom.records import RunDirectory, Tuned, read, read_config
@@ -30,8 +31,9 @@ from timeloom.train import checkpoint
 from timeloom.train.choose import decided_of
 from timeloom.train.feed import Feed
 from timeloom.train.flare import tuning
-from timeloom.train.runs import train
-from timeloom.train.session import open_session, scales_of
+from timeloom.train.flare.trials import TrialLog, kept_trials
+from timeloom.train.runs import on_first, resume, train
+from timeloom.train.session import Stopped, open_session, scales_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.trainer import Trainer, grouped
 
@@ -215,11 +217,149 @@ def test_trials_choose_the_windows_that_a_run_is_made_with(tmp_path: Path, monke
     assert numbers(tmp_path / "tuned") == numbers(tmp_path / "plain")
 
 
+TUNE = ("tune.epochs=1", "tune.moves=3")
+
+
+def as_if(monkeypatch: pytest.MonkeyPatch, *, stop_at: int = 0) -> list[tuple[int, float]]:
+    """Let trials come to what depends on nothing but their shape, and one be interrupted; return what was tried."""
+    tried = list[tuple[int, float]]()
+
+    def told(_session: Any, _stores: Any, trial: Any) -> TrialOutcome:
+        if stop_at and len(tried) == stop_at:
+            raise Stopped
+        tried.append((trial.flare.full, trial.flare.alpha))
+        seconds = 2.0 - 0.1 * trial.flare.full
+        return TrialOutcome(loss_before=1.0, loss_after=0.5, seconds=seconds, peak_bytes=1.0)
+
+    monkeypatch.setattr(tuning, "_tried", told)
+    return tried
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5])
+def test_a_search_that_was_interrupted_goes_on_with_the_next_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+    sets = parse_sets([*SETS, *TUNE])
+    whole = as_if(monkeypatch)
+    train(tmp_path / "g", tmp_path / "whole", sets, system="flare", tune=True)
+    before = as_if(monkeypatch, stop_at=stop_at)
+    # The first trial of a process is made twice: what it made ready for the others does not count against it.
+    assert whole[0] == whole[1]
+    with pytest.raises(Interrupted, match=rf"{stop_at - 1} trials are kept: .*--resume {tmp_path / 'run'}"):
+        train(tmp_path / "g", tmp_path / "run", sets, system="flare", tune=True)
+    after = as_if(monkeypatch)
+    resume(tmp_path / "run")
+    assert [*before[1:], *after[1:]] == whole[1:]
+    assert read_config(tmp_path / "run") == read_config(tmp_path / "whole")
+    assert next(iter(read(tmp_path / "run"))) == next(iter(read(tmp_path / "whole")))
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+
+
+def test_a_tuned_run_without_a_checkpoint_begins_anew_and_tries_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+    as_if(monkeypatch)
+    train(tmp_path / "g", tmp_path / "run", parse_sets([*SETS, *TUNE]), system="flare", tune=True)
+    told, config, wanted = next(iter(read(tmp_path / "run"))), read_config(tmp_path / "run"), numbers(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    tried = as_if(monkeypatch)
+    resume(tmp_path / "run")
+    assert tried == []
+    assert isinstance(told, Tuned)
+    assert next(iter(read(tmp_path / "run"))) == told
+    assert (read_config(tmp_path / "run"), numbers(tmp_path / "run")) == (config, wanted)
+
+
+def test_trials_of_another_number_of_ranks_are_tried_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+    as_if(monkeypatch, stop_at=4)
+    with pytest.raises(Interrupted):
+        train(tmp_path / "g", tmp_path / "run", parse_sets([*SETS, *TUNE]), system="flare", tune=True)
+
+    def found(world: World) -> tuple[int, Any]:
+        with on_first(world, lambda: RunDirectory.open(tmp_path / "run")) as run:
+            log = kept_trials(world, run)
+            assert log is not None
+            return len(log), log.flare
+
+    ((same, flare),) = threads.run(1, found)
+    assert (same, flare.decayed, flare.chunks) == (3, 2, 4)
+    assert threads.run(2, found) == [(0, flare)] * 2
+
+
+def test_a_run_that_is_there_is_refused_before_anything_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+    sets, tried = parse_sets([*SETS, *TUNE]), as_if(monkeypatch)
+    train(tmp_path / "g", tmp_path / "run", sets, system="flare")
+    with pytest.raises(BadConfig, match="exists already"):
+        train(tmp_path / "g", tmp_path / "run", sets, system="flare", tune=True)
+    assert tried == []
+    train(tmp_path / "g", tmp_path / "run", sets, system="flare", tune=True, overwrite=True)
+    assert tried
+    # What replaces a run knows nothing of its trials.
+    train(tmp_path / "g", tmp_path / "run", sets, system="flare", overwrite=True)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    tried.clear()
+    resume(tmp_path / "run")
+    assert tried == []
+    assert not isinstance(next(iter(read(tmp_path / "run"))), Tuned)
+
+
+def test_windows_with_which_a_trial_diverges_are_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+    step = Trainer.step
+
+    def diverging(trainer: Trainer, *step_and_draw: Any) -> Any:
+        if trainer.session.settings.flare.full == 2:
+            raise Diverged("a loss that is no number")
+        return step(trainer, *step_and_draw)
+
+    monkeypatch.setattr(Trainer, "step", diverging)
+    train(tmp_path / "g", tmp_path / "run", parse_sets([*SETS, *TUNE]), system="flare", tune=True)
+    told = next(iter(read(tmp_path / "run")))
+    assert isinstance(told, Tuned)
+    assert told.full != 2
+    assert [np.isfinite(after) for full, _, _, after, _, _ in told.trials] == [full != 2 for full, *_ in told.trials]
+
+
 def test_a_budget_that_no_window_fits_is_refused(tmp_path: Path) -> None:
     drift(tmp_path / "g", num_snapshots=16)
     sets = parse_sets([*SETS, "tune.budget_bytes=1000"])
     with pytest.raises(TooLarge, match=r"tune\.budget_bytes"):
         train(tmp_path / "g", tmp_path / "run", sets, system="flare", tune=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_memory_runs_out_settings_of_these_windows_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift(tmp_path / "g", num_snapshots=16)
+
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Trainer, "step", full)
+    for tune in (False, True):
+        with pytest.raises(TooLarge, match=r"flare\.full=2, flare\.decayed=2.*lower flare\.full"):
+            train(tmp_path / "g", tmp_path / f"{tune}", parse_sets([*SETS, *TUNE]), system="flare", tune=tune)
+
+
+def test_ranks_go_by_what_the_first_saw_and_by_the_most_memory_of_any(graph: TinyGraph) -> None:
+    settings = flare_settings_of()
+
+    def work(world: World) -> TrialOutcome:
+        mine = TrialOutcome(
+            loss_before=1.0 + world.rank, loss_after=0.5 + world.rank, seconds=2.0 + world.rank,
+            peak_bytes=100.0 * (world.rank + 1),
+        )  # fmt: skip
+        return tuning._agreed(open_session(settings, graph, world=world), mine)
+
+    agreed = TrialOutcome(loss_before=1.0, loss_after=0.5, seconds=2.0, peak_bytes=200.0)
+    assert threads.run(2, work, check=True) == [agreed, agreed]
 
 
 def test_ranks_that_tune_choose_alike(graph: TinyGraph) -> None:
@@ -228,7 +368,7 @@ def test_ranks_that_tune_choose_alike(graph: TinyGraph) -> None:
     def work(world: World) -> Any:
         session = open_session(settings, graph, world=world)
         before = parameters_of(session)
-        choice = tuning.tuned(session)
+        choice = tuning.tuned(session, TrialLog(settings.flare, ranks=2))
         assert all(torch.equal(before[name], value) for name, value in parameters_of(session).items())
         return choice
 
@@ -289,7 +429,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from timeloom.config import parse_sets
-from timeloom.train.runs import train
+from timeloom.train.runs import on_first, resume, train
 sets = ["flare.decay=public", "flare.chunks=32", "train.epochs=1", "train.cache_bytes=0", "train.threads=1",
         "model.hidden=64", "split.train=0.8", "split.val=0.1", f"flare.history={sys.argv[2]}"]
 train(sys.argv[1], Path(sys.argv[1]).with_name(sys.argv[2]), parse_sets(sets), model="gcn_gru", system="flare")

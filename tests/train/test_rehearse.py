@@ -15,6 +15,7 @@ import pytest
 
 from tests.graph.tiny import TinyFeatures, TinyGraph, tiny
 from tests.train.small_runs import drift, of_kind, small
+from timeloom.config import parse_sets
 from timeloom.graph.keys import layout_for
 from timeloom.graph.snapshot import Snapshot
 from timeloom.graph.tasks import TaskSettings
@@ -146,6 +147,20 @@ def test_a_run_tells_what_a_step_takes_unless_it_is_little(tmp_path: Path, monke
     assert of_kind(tmp_path / "told", "started")[0]["derived"]["memory of a step"].endswith("MiB (predicted)")
     # Rehearsing draws nothing and changes nothing of the run.
     assert of_kind(tmp_path / "told", "epoch_ended") == of_kind(tmp_path / "little", "epoch_ended")
+
+
+def test_of_windows_that_shrink_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole windows of window.length snapshots, which are rehearsed, are not what such a run computes."""
+    graph = drift(tmp_path / "g", num_snapshots=12)
+    monkeypatch.setattr(rehearse, "SMALL_NUMBERS", 0)
+    sets = parse_sets(["flare.chunks=4", "train.epochs=1", "train.device=cpu", "train.threads=1"])
+    train(graph, tmp_path / "run", sets, system="flare")
+    derived = of_kind(tmp_path / "run", "started")[0]["derived"]
+    assert "memory of a step" not in derived
+    assert "window stride" not in derived
+    assert derived["snapshots of a window"] == "2 full, 6 decayed"
+    assert derived["chunks of a rank"] == "4 by metis"
+    assert derived["chunks kept, the newest snapshot first"] == "4, 4, 3, 2, 1, 1, 1, 1"
 
 
 def test_without_glibc_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ _SYSTEMS: dict[str, tuple[SchedulerName, bool]] = {
     "type_2": ("pair_consecutive", True), "dygnex": ("best", False), "dygnex_l": ("dygnex_l", False),
     "dygnex_g": ("dygnex_g", False),
 }  # fmt: skip
-"""The scheduler of each system, and whether groups and snapshots share rows."""
+"""The scheduler of each system, and whether groups of a device and step share rows; snapshots of a group always do."""
 _MOST_STEPS = 12
 _WINDOWS = {"window": {"state": "zero", "length": 4, "targets": "last"}}  # REAL 7.1, SPEC D1.1
 
@@ -36,6 +36,7 @@ class _Planned:
     graph: DynamicGraph
     settings: RunSettings
     problem: Instance
+    scheduler: SchedulerName
     judged: Judged
     memory_bytes: int
 
@@ -107,7 +108,7 @@ def _planned(
             f"window.length={last}, or a finer cut of time when ingesting"
         )
     features = _num_features(opened, settings)
-    changes, ways = _changes(opened, settings, last, reuse=reuse)
+    changes, ways = _changes(opened, settings, last)
     sizes = settings.model
     encoding = encoding_of(
         sizes.name, num_features=features, hidden=sizes.hidden, layers=sizes.layers, hops=sizes.hops
@@ -117,11 +118,13 @@ def _planned(
         costs=costs_at(costs_path(processor(), max(settings.train.threads, 1))),
     )  # fmt: skip
     problem = instance(
-        times.seconds_K, devices=devices, reuse=times.reuse_KB, limit=limit, alpha_s=Network().all_reduce_s(devices)
-    )
+        times.seconds_K, devices=devices, reuse=times.reuse_KB if reuse and settings.reuse.between_windows else None,
+        limit=limit, alpha_s=Network().all_reduce_s(devices),
+    )  # fmt: skip
     judged = solve(problem, scheduler_of(chosen, epoch_s=search_s / 2, seed=seed))
-    memory = _memory(changes, settings, features, reuse=reuse, groups=limit if scheduler != "in_order" else 1)
-    return _Planned(opened, settings, problem, judged, memory)
+    most = 1 if scheduler == "in_order" else limit
+    memory = _memory(changes, settings, features, shares="versions" in ways, groups=most)
+    return _Planned(opened, settings, problem, scheduler, judged, memory)
 
 
 def _settings(path: Path, model: str, sets: list[str]) -> RunSettings:
@@ -143,8 +146,8 @@ def _num_features(graph: DynamicGraph, settings: RunSettings) -> int:
     return (own if own and inputs.features in ("auto", "graph") else 2) + (inputs.lags or 0)
 
 
-def _changes(graph: DynamicGraph, settings: RunSettings, last: int, *, reuse: bool) -> tuple[Changes, tuple[Way, ...]]:
-    """Return what changes from snapshot to snapshot, and the ways to make rows."""
+def _changes(graph: DynamicGraph, settings: RunSettings, last: int) -> tuple[Changes, tuple[Way, ...]]:
+    """Return what changes from snapshot to snapshot, and the ways to make rows that [reuse] allows."""
     from timeloom.graph.sizes import sizes_of
     from timeloom.plan.encoding import spreads_of
     from timeloom.plan.reuse import changes_of, changes_of_sizes, head_of
@@ -153,14 +156,16 @@ def _changes(graph: DynamicGraph, settings: RunSettings, last: int, *, reuse: bo
     own = bool(features.num_features) and inputs.features in ("auto", "graph")
     degrees = features.degrees is not None if own else inputs.features != "none"
     varies = bool(inputs.lags) or (own and not features.fixed and not degrees)
-    if not reuse or varies:
+    mode = settings.reuse.mode
+    if mode == "full" or varies:
         return head_of(changes_of_sizes(sizes_of(graph)), last), ("full",)
     spreads = spreads_of(model.name, model.norm, degree_features=degrees)
     hops = model.hops if model.name == "dcrnn" else 1
-    return changes_of(graph, last, spreads=spreads, hops=max(hops, 1)), ("full", "versions")
+    ways: tuple[Way, ...] = ("full", "versions") if mode == "auto" else (mode,)
+    return changes_of(graph, last, spreads=spreads, hops=max(hops, 1)), ways
 
 
-def _memory(changes: Changes, settings: RunSettings, features: int, *, reuse: bool, groups: int) -> int:
+def _memory(changes: Changes, settings: RunSettings, features: int, *, shares: bool, groups: int) -> int:
     """Return about how many bytes a device holds: edges and input rows of its groups, shared rows, one group's memory.
 
     Groups of a step go backward one after the other, so that what is remembered is held of one at a time (SPEC 5).
@@ -169,7 +174,7 @@ def _memory(changes: Changes, settings: RunSettings, features: int, *, reuse: bo
     spans = range(len(changes) - length + 1)
     edges = max(int(changes.edges_T[first : first + length].sum()) for first in spans)
     rows = max(int(changes.rows_T[first + 1 : first + length].sum()) for first in spans) + nodes
-    encoded = 4 * (rows if reuse else nodes * length) * (features + 2 * hidden)
+    encoded = 4 * (rows if shares else nodes * length) * (features + 2 * hidden)
     remembered = 4 * nodes * length * hidden * 6 * settings.model.layers
     return groups * (16 * edges + encoded) + remembered
 
@@ -178,9 +183,10 @@ def _as_json(found: _Planned, system: str) -> dict[str, Any]:
     judged = found.judged
     return {
         "graph": found.graph.name, "system": system, "devices": found.problem.num_devices,
-        "groups": len(found.problem), "steps": judged.schedule.as_json(), "epoch_s": judged.seconds,
-        "bound_s": judged.bound_s, "imbalance": judged.imbalance, "kept": judged.kept,
-        "memory_bytes": found.memory_bytes, "solved_s": judged.solved_s,
+        "groups": len(found.problem), "by": judged.schedule.by or found.scheduler,
+        "steps": judged.schedule.as_json(), "epoch_s": judged.seconds, "bound_s": judged.bound_s,
+        "imbalance": judged.imbalance, "kept": judged.kept, "memory_bytes": found.memory_bytes,
+        "solved_s": judged.solved_s,
     }  # fmt: skip
 
 
@@ -198,7 +204,8 @@ def _lines(found: _Planned, system: str) -> list[str]:
         f"{len(judged.schedule.steps):,} steps",
         f"  imbalance  {judged.imbalance:.3f}; {judged.kept:.1%} of the groups' time is saved by sharing",
         f"  memory     about {found.memory_bytes / 2**20:,.1f} MiB on each device, and what torch takes itself",
-        f"  solved in  {judged.solved_s:.2f} s",
+        f"  solved in  {judged.solved_s:.2f} s by {judged.schedule.by or found.scheduler}"
+        + (f", since {found.scheduler} did not come to an end (see --search-s)" if judged.schedule.by else ""),
         "",
         "   step   seconds  groups of each device",
     ]

@@ -10,7 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, Tuned, as_json
+from timeloom.records import (
+    Deviated,
+    EpochEnded,
+    Evaluated,
+    Record,
+    Resumed,
+    Scheduled,
+    Started,
+    Stepped,
+    Traffic,
+    Tuned,
+    as_json,
+)
 
 if TYPE_CHECKING:
     from timeloom.train.runs import Show
@@ -81,6 +93,11 @@ class _Told:
             self._write(
                 f"tuned in {len(record.trials)} trials: flare.full={record.full} flare.decayed={record.decayed} "
                 f"flare.alpha={record.alpha:g}"
+            )
+        elif isinstance(record, Scheduled):
+            self._write(
+                f"a schedule by {record.by} from epoch {record.epoch} on: {record.predicted_s:.3g} s an epoch "
+                f"predicted, no schedule takes less than {record.bound_s:.3g} s; found in {record.solved_s:.3g} s"
             )
         elif isinstance(record, Deviated):
             self._off = f"  {record.what} is off by {record.deviation:.1e}"

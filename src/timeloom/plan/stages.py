@@ -9,7 +9,7 @@ Shape letters: P epochs that were profiled, K groups, D ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,9 +20,10 @@ from timeloom.plan.reuse import GroupTimes, measured
 from timeloom.plan.schedule.apart import Question, Solver
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.plan.schedule.instance import Float64s, Instance, Int64s, instance
-from timeloom.plan.schedule.plain import in_order, pair_consecutive
-from timeloom.plan.schedule.schedule import Judged, Schedule, from_json
+from timeloom.plan.schedule.schedule import Judged, Schedule
 
+_AS_FAST = 0.8
+"""A rank of this share of the fastest one's speed is taken to be as fast."""
 Stage = Literal["plain", "profile", "solve", "scheduled"]
 
 
@@ -38,31 +39,26 @@ class Solved:
     solved_s: float
 
     def as_json(self) -> dict[str, object]:
-        """Return plain data, to be sent and recorded; `solved_of` reads it."""
+        """Return plain data, to be sent and recorded."""
         return {
-            "steps": self.schedule.as_json(), "predicted_s": self.predicted_s, "bound_s": self.bound_s,
-            "solved_s": self.solved_s,
+            "steps": self.schedule.as_json(), "by": self.schedule.by, "predicted_s": self.predicted_s,
+            "bound_s": self.bound_s, "solved_s": self.solved_s,
         }  # fmt: skip
-
-
-def solved_of(told: Mapping[str, Any], problem: Instance) -> Solved:
-    """Return what was sent or recorded; a schedule that does not fit the problem is refused."""
-    numbers = {name: float(told[name]) for name in ("predicted_s", "bound_s", "solved_s")}
-    return Solved(schedule=from_json(told["steps"], problem), **numbers)
 
 
 class Stages:
     """What rank 0 knows on the way to a schedule."""
 
     def __init__(
-        self, settings: ScheduleSettings, predicted: GroupTimes, speeds: Sequence[float], *, alpha_s: float, seed: int
+        self, settings: ScheduleSettings, predicted: GroupTimes, num_ranks: int, *, alpha_s: float, seed: int
     ) -> None:
-        """``predicted`` is what groups are predicted to take and to save, ``speeds`` has a number for each rank."""
-        self._settings, self._predicted, self._speeds = settings, predicted, list(speeds)
-        self._seed = seed
+        """``predicted`` is what groups are predicted to take and to save."""
+        self._settings, self._predicted, self._num_ranks, self._seed = settings, predicted, num_ranks, seed
         self.alpha_s = alpha_s
         """What a step takes beside its windows; may be set to what was measured."""
         self._profiled: list[Float64s] = []
+        self._rank_K: Int64s | None = None
+        """The rank that each group was measured on (None: not known)."""
         self._solver: Solver | None = None
         self._epochs = 0
         self._solved = not settings.needs_times
@@ -78,27 +74,29 @@ class Stages:
 
     def problem(self) -> Instance:
         """Return the problem, by what was measured so far."""
-        times = self._predicted
+        times, speeds_D = self._predicted, np.ones(self._num_ranks)
         if self._profiled:
-            times = measured(times, typical(np.array(self._profiled)))
+            seconds_K = typical(np.array(self._profiled))
+            if self._rank_K is not None:
+                speeds_D = told_apart(speeds_of(times.seconds_K, seconds_K, self._rank_K, self._num_ranks))
+                # What each group would take on the fastest rank.
+                seconds_K = seconds_K * speeds_D[self._rank_K]
+            times = measured(times, seconds_K)
         return instance(
-            times.seconds_K, devices=len(self._speeds), reuse=times.reuse_KB, limit=self._settings.limit,
-            alpha_s=self.alpha_s, speeds=self._speeds,
+            times.seconds_K, devices=self._num_ranks, reuse=times.reuse_KB, limit=self._settings.limit,
+            alpha_s=self.alpha_s, speeds=speeds_D.tolist(),
         )  # fmt: skip
 
-    def first(self) -> Schedule:
-        """Return the schedule to begin with: one group a rank and step, in order, or neighbours if that was asked."""
-        return (pair_consecutive if self._settings.scheduler == "pair_consecutive" else in_order)(self.problem())
-
-    def epoch_ended(self, seconds_K: Float64s, epoch_s: float) -> Solved | None:
+    def epoch_ended(self, seconds_K: Float64s, rank_K: Int64s, epoch_s: float) -> Solved | None:
         """Note what each group took in an epoch; return the schedule once, when there is one. Waits for nothing.
 
-        ``seconds_K`` are without waiting for other ranks, as on a device of speed 1; ``epoch_s`` is the whole epoch's.
+        ``seconds_K`` are without waiting for other ranks, on the ranks ``rank_K``; ``epoch_s`` is the whole epoch's.
         """
         before = self.stage
         self._epochs += 1
         if before == "profile":
             self._profiled.append(np.array(seconds_K, np.float64))
+            self._rank_K = np.array(rank_K, np.int64)
         if before == "scheduled" or self.stage != "solve":
             return None
         if self._solver is None:
@@ -122,8 +120,10 @@ class Stages:
 
     def state(self) -> dict[str, object]:
         """Return plain data for a checkpoint. A solver at work is not in it: it begins again after `restore`."""
+        ranks = None if self._rank_K is None else self._rank_K.tolist()
         return {
-            "epochs": self._epochs, "profiled": [one.tolist() for one in self._profiled], "solved": self._solved
+            "epochs": self._epochs, "profiled": [one.tolist() for one in self._profiled], "ranks": ranks,
+            "num_ranks": self._num_ranks, "solved": self._solved,
         }  # fmt: skip
 
     def restore(self, told: Mapping[str, Any]) -> None:
@@ -135,6 +135,9 @@ class Stages:
                 f"{len(self._predicted.seconds_K)}: were its windows changed? Start a new run"
             )
         self._epochs, self._profiled, self._solved = told["epochs"], profiled, told["solved"]
+        # Other ranks may be as fast or slow as they like: nothing is known of them.
+        same = told["num_ranks"] == self._num_ranks and told["ranks"] is not None
+        self._rank_K = np.array(told["ranks"], np.int64) if same else None
 
 
 def typical(seconds_PK: Float64s) -> Float64s:
@@ -160,3 +163,12 @@ def speeds_of(predicted_K: Float64s, seconds_K: Float64s, rank_K: Int64s, num_ra
     rates_D[np.isnan(rates_D)] = np.nanmedian(rates_D)
     told: Float64s = rates_D / rates_D.max()
     return told
+
+
+def told_apart(speeds_D: Float64s) -> Float64s:
+    """Return speeds in steps of a twentieth; ranks that are hardly slower than the fastest are as fast as it is.
+
+    Measured times differ by so much without any reason, and equal ranks are scheduled better than unequal ones.
+    """
+    rounded: Float64s = np.maximum(np.round(20.0 * speeds_D) / 20.0, 0.05)
+    return np.where(speeds_D >= _AS_FAST, 1.0, rounded)

@@ -3,6 +3,7 @@
 config.toml     what was asked; written last, so a folder with it is a run
 records.jsonl   what happened, a line each
 checkpoints/    what training can go on from
+trials.json     what was tried before training, where trials choose the windows
 report.html     made later from the records
 .lock           held by the one process that trains
 """
@@ -25,6 +26,7 @@ from timeloom.records.kinds import Record
 from timeloom.records.wire import as_json, from_json
 
 CONFIG, RECORDS, CHECKPOINTS, REPORT = "config.toml", "records.jsonl", "checkpoints", "report.html"
+_TRIALS = "trials.json"
 _LOCK = ".lock"
 _ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -104,8 +106,11 @@ class RunDirectory:
             self._file.truncate(os.fstat(self._file.fileno()).st_size - torn)
 
     @classmethod
-    def create(cls, path: Path, config_text: str, *, overwrite: bool) -> Self:
-        """Make a run with this configuration; with ``overwrite`` in place of one that is there."""
+    def create(cls, path: Path, config_text: str, *, overwrite: bool, trials: str = "") -> Self:
+        """Make a run with this configuration; with ``overwrite`` in place of one that is there.
+
+        ``trials`` is what `read_trials` returns of it.
+        """
         refuse_in_the_way(path, overwrite=overwrite)
         made = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _writing(path):
@@ -117,7 +122,7 @@ class RunDirectory:
             # Another process may have made a run since.
             refuse_in_the_way(path, overwrite=overwrite)
             with _writing(path):
-                _make(path, config_text)
+                _make(path, config_text, trials)
             return cls(path, lock)
         except BaseException:
             os.close(lock)
@@ -148,6 +153,28 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self._path / CHECKPOINTS
+
+    def configure(self, config_text: str) -> None:
+        """Give the run another configuration: trials have chosen a part of it."""
+        self._replace(CONFIG, config_text)
+        self._config_text = config_text
+
+    def read_trials(self) -> str:
+        """Return what was tried before training ("": nothing, or nothing was to be tried)."""
+        if not (self._path / _TRIALS).exists():
+            return ""
+        with _reading(self._path / _TRIALS):
+            return (self._path / _TRIALS).read_text()
+
+    def write_trials(self, text: str) -> None:
+        """Keep what was tried so far; killed at any instant, this leaves what was there or all of the new."""
+        self._replace(_TRIALS, text)
+
+    def _replace(self, name: str, text: str) -> None:
+        with _writing(self._path):
+            _write(self._path / _ASIDE, text)
+            os.replace(self._path / _ASIDE, self._path / name)
+            _sync_folder(self._path)
 
     def append(self, record: Record) -> None:
         """Write a line; whoever reads the file from now on finds it."""
@@ -251,18 +278,21 @@ def refuse_in_the_way(path: Path, *, overwrite: bool) -> None:
             )
         return
     empty = not any((path / name).stat().st_size for name in {RECORDS} & found)
-    if not (found <= {_LOCK, _ASIDE, RECORDS} and empty):
+    if not (found <= {_LOCK, _ASIDE, RECORDS, _TRIALS} and empty):
         raise BadConfig(f"{path} exists and is no run: it will not be replaced; give another folder")
 
 
-def _make(path: Path, config_text: str) -> None:
+def _make(path: Path, config_text: str, trials: str) -> None:
     """Write a new run; of one that was there the records, the checkpoints and the report are removed first."""
     shutil.rmtree(path / _REPLACED, ignore_errors=True)
     if (path / CHECKPOINTS).exists():
         # Killed while it removes them, this leaves no folder in which some checkpoints are half there.
         os.rename(path / CHECKPOINTS, path / _REPLACED)
     (path / REPORT).unlink(missing_ok=True)
+    (path / _TRIALS).unlink(missing_ok=True)
     _write(path / RECORDS, "")
+    if trials:
+        _write(path / _TRIALS, trials)
     _write(path / _ASIDE, config_text)
     _sync_folder(path)
     os.replace(path / _ASIDE, path / CONFIG)

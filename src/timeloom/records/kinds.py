@@ -149,11 +149,17 @@ class Scheduled:
     kind: ClassVar[str] = "scheduled"
     epoch: int
     by: str
-    """What found it, such as 'in order', 'greedy' or 'ilp'."""
+    """The scheduler that found it: real_g, where real_l was asked for and did not come to an end in its time."""
     first_step: int
     """The number in `Stepped` of the epoch's first step."""
     units: tuple[tuple[int, int, int, int, float], ...]
     """(step of the epoch from 0, rank, first snapshot, the one after the last, predicted seconds or nan)."""
+    predicted_s: float
+    """What an epoch is predicted to take, with agreeing on gradients."""
+    bound_s: float
+    """No schedule is predicted to take less."""
+    solved_s: float
+    """What it took to find it, beside training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class Control:
         if answer:
             solved = json.loads(answer)
             self.schedule = schedule_of(solved["steps"], session.world.size)
-            yield self._told(epoch + 1, first_step, solved["loads"])
+            yield self._told(epoch + 1, first_step, solved)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
@@ -73,16 +73,16 @@ class Control:
             self._stages.close()
 
     def _asked(self, stages: Stages, found: list[dict[str, Any]], seconds: float) -> bytes:
-        taken = np.full(len(self._units), np.nan)
-        for one in found:
+        taken, ranks = np.full(len(self._units), np.nan), np.zeros(len(self._units), np.int64)
+        for rank, one in enumerate(found):
             for number, value in one["seconds"].items():
-                taken[int(number)] = value
+                taken[int(number)], ranks[int(number)] = value, rank
         if stages.stage == "profile" and np.isnan(taken).any():
             # An epoch that was begun before an interruption was not measured whole.
             return b""
         alphas = [one["alpha"] for one in found if not math.isnan(one["alpha"])]
         stages.alpha_s = min(alphas, default=0.0)
-        solved = stages.epoch_ended(taken, seconds)
+        solved = stages.epoch_ended(taken, ranks, seconds)
         if solved is None:
             return b""
         loads = loads_of(solved.schedule, stages.problem()).tolist()
@@ -95,8 +95,9 @@ class Control:
         taken, profile.seconds = profile.seconds, {}
         return {numbers[unit]: seconds for unit, seconds in taken.items() if unit in numbers}
 
-    def _told(self, epoch: int, first_step: int, loads: list[list[float]]) -> Scheduled:
+    def _told(self, epoch: int, first_step: int, solved: dict[str, Any]) -> Scheduled:
         assert self.schedule is not None
+        loads: list[list[float]] = solved["loads"]
         # Windows of one rank and step share the time that they take together.
         units = tuple(
             (place, rank, self._units[group].first, self._units[group].last, loads[place][rank] / len(groups))
@@ -104,14 +105,16 @@ class Control:
             for rank, groups in enumerate(step)
             for group in groups
         )
-        name = self._session.settings.schedule.scheduler
-        return Scheduled(epoch=epoch, by=name, first_step=first_step, units=units)
+        return Scheduled(
+            epoch=epoch, by=solved["by"] or self._session.settings.schedule.scheduler, first_step=first_step,
+            units=units, **{name: solved[name] for name in ("predicted_s", "bound_s", "solved_s")},
+        )  # fmt: skip
 
     def _first_stages(self) -> Stages:
         session = self._session
-        speeds = [1.0] * session.world.size
         return Stages(
-            session.settings.schedule, self._predicted(), speeds, alpha_s=0.0, seed=session.settings.train.seed
+            session.settings.schedule, self._predicted(), session.world.size, alpha_s=0.0,
+            seed=session.settings.train.seed,
         )  # fmt: skip
 
     def _predicted(self) -> GroupTimes:

@@ -48,6 +48,19 @@ def _of_batches(session: Session) -> dict[str, str | int | float | bool]:
     }  # fmt: skip
 
 
+def _of_windows(session: Session) -> dict[str, str | int | float | bool]:
+    """Return what follows from the settings about windows."""
+    settings, flare = session.settings, session.settings.flare
+    if settings.system.unit != "trapezoid":
+        return {"window stride": settings.window.step}
+    decayed = flare.length - flare.full
+    return {
+        "snapshots of a window": f"{flare.full} full, {decayed} {'whole' if flare.history == 'full' else 'decayed'}",
+        "chunks of a rank": f"{flare.chunks} by {flare.chunks_by}",
+        "chunks kept, the newest snapshot first": ", ".join(map(str, flare.counts)),
+    }
+
+
 def _updates(session: Session) -> int:
     """Return how many updates an epoch has; of batches a rank's, while they have the size that they start with."""
     settings, stop = session.settings, session.split.train_stop
@@ -81,7 +94,7 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         "updates an epoch": updates,
         "epochs at most": split.test_stop if live else settings.train.epochs,
         **_of_batches(session),
-        "window stride": settings.window.step,
+        **_of_windows(session),
         "outputs of the model": session.model.out_size,
         "hops": session.model.hops,
         "sums of inputs": "kept, and made first"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -195,7 +196,7 @@ class PipelineWorker(Worker):
 
     def learn(self, units: tuple[Unit, ...], draw: Draw, carry: Carry | None) -> Learnt:
         """Collective. Take its windows through the pipeline, two at a time."""
-        session, total, kept = self.session, 0.0, None
+        session, total, kept, began = self.session, 0.0, None, perf_counter()
         number = torch.get_num_threads()
         lanes = [_Lane(session, "structure", max(1, number // 2)), _Lane(session, "time", number - number // 2)]
         try:
@@ -212,6 +213,9 @@ class PipelineWorker(Worker):
         for lane in lanes:
             for parameter, grad in lane.take():
                 parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+        if len(units) == 1:
+            # Its stages wait for each other, so that schedules are made of what it takes alone, as elsewhere.
+            session.profile.seconds[units[0]] = perf_counter() - began
         return Learnt(loss=total, weight=len(units), kept=kept)
 
     def _flow(self, windows: list[_Window], structure: _Lane, time: _Lane) -> None:

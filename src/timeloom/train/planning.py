@@ -26,17 +26,24 @@ def plan_epoch(
     if schedule is not None:
         return scheduled(units, schedule, seed=settings.train.seed, epoch=epoch, shuffle=shuffle)
     plan = in_epochs(
-        units, groups=window.groups, seed=settings.train.seed, epoch=epoch,
+        units, groups=groups_of(settings), seed=settings.train.seed, epoch=epoch,
         shuffle=shuffle, ranks=ranks if apart else 1,
     )  # fmt: skip
     return plan if apart else together(plan, ranks)
+
+
+def groups_of(settings: RunSettings) -> int:
+    """Return how many windows a rank computes together where no schedule says which."""
+    schedule = settings.schedule
+    return schedule.limit if schedule.scheduler == "pair_consecutive" else settings.window.groups
 
 
 def updates_of(settings: RunSettings, train_stop: int, *, ranks: int) -> int:
     """Return how many updates an epoch has (the first one, where the sequence is cut at random)."""
     if settings.system.unit == "trapezoid":
         return len(trapezoids_of_epoch(settings.flare, train_stop, seed=settings.train.seed, epoch=0))
-    updates = steps_of(settings.window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
+    window = replace(settings.window, groups=groups_of(settings))
+    updates = steps_of(window, train_stop, ranks=ranks if settings.system.divide == "windows" else 1)
     return updates * batches_of(settings)
 
 

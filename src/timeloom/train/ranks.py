@@ -64,7 +64,7 @@ def device_of(name: str, *, local_rank: int = 0) -> torch.device:
 
 def refuse_impossible(settings: RunSettings, num_ranks: int) -> None:
     """Refuse what so many ranks cannot do."""
-    if settings.schedule.needs_times and settings.window.state == "inherit":
+    if settings.schedule.scheduler != "in_order" and settings.window.state == "inherit":
         raise BadConfig(
             f"window.state=inherit lets windows follow each other, so that schedule.scheduler="
             f"{settings.schedule.scheduler} has no choice: use --set window.state=zero, or schedule.scheduler=in_order"

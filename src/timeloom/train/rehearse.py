@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from timeloom.graph.tasks import SplitSettings
 from timeloom.plan.batch.windows import WindowSettings, training_windows
+from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.plan.types import Unit
 from timeloom.train.goals.goal import Draw
 from timeloom.train.made_up import Likeness, MadeUpGraph, likeness_of
@@ -86,6 +87,9 @@ def measured_bytes(session: Session, units: tuple[Unit, ...], lent: Callable[[],
 def predicted_bytes(session: Session) -> int | None:
     """Return what a step of the run is going to hold at once; None where it is little, or nobody can tell."""
     graph, lent = session.graph, lent_bytes()
+    if session.settings.system.unit == "trapezoid":
+        # What is left of decayed snapshots depends on how well nodes of this graph fall into chunks.
+        return None
     numbers = graph.num_nodes * _window_of(session).length * session.model.out_size
     if session.device.type != "cpu" or lent is None or numbers < SMALL_NUMBERS:
         return None
@@ -98,7 +102,9 @@ def predicted_bytes(session: Session) -> int | None:
 def _window_of(session: Session) -> WindowSettings:
     """Return the windows of a run, no longer than the snapshots that there are."""
     window, most = session.settings.window, session.split.train_stop
-    return replace(window, length=min(window.length, most), stride=min(window.stride, most))
+    schedule = session.settings.schedule
+    groups = window.groups if schedule.scheduler == "in_order" else schedule.limit
+    return replace(window, length=min(window.length, most), stride=min(window.stride, most), groups=groups)
 
 
 def _rehearsed(session: Session, num_nodes: int, told: Likeness, lent: Callable[[], int]) -> tuple[int, float, int]:
@@ -112,6 +118,7 @@ def _rehearsed(session: Session, num_nodes: int, told: Likeness, lent: Callable[
         train=replace(
             settings.train, protocol="fixed", device="cpu", threads=torch.get_num_threads(), cache_bytes=1 << 32
         ),
+        schedule=ScheduleSettings(),
         reuse=replace(settings.reuse, mode=encoder.mode(times) if encoder.asked.by_node else "full"),
     )  # fmt: skip
     count = settings.task.ahead + max(3, math.ceil(needed / small.split.train) + 1)

@@ -5,25 +5,26 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import metadata
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from timeloom.config import build, dump, flat, merge
 from timeloom.dist.collectives import World
 from timeloom.dist.sync import assert_same
-from timeloom.errors import BadConfig, Interrupted, TooLarge
+from timeloom.errors import BadConfig, Interrupted
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.records import CHECKPOINTS, Evaluated, Record, RunDirectory, Saved, Started, Stepped, is_run, read_config
 from timeloom.systems import preset_of
 from timeloom.train import checkpoint
+from timeloom.train.advice import memory_advised
 from timeloom.train.arrivals import AllThere
 from timeloom.train.boards import Board, tensorboard
 from timeloom.train.derived import derived_of, facts_of
+from timeloom.train.flare.trials import TrialLog, kept_trials
 from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
 from timeloom.train.hybrid.loop import train_apart
 from timeloom.train.inference import Result
@@ -67,18 +68,19 @@ def train(
         return resume(out, graph=opened, show=show)
     if chosen.train.tensorboard:
         tensorboard()
-    with stop_requests() as should_stop, joined(chosen, seat) as world:
+    with stop_requests() as should_stop, joined(chosen, seat) as world, ExitStack() as held:
         refuse_impossible(chosen, world.size)
         assert_same(world, "the configuration", dump(chosen).encode())
         session = open_session(chosen, opened, should_stop=should_stop, world=world)
-        before: list[Record] = []
+
+        def begin(trials: str) -> RunDirectory | None:
+            made = partial(RunDirectory.create, Path(out), dump(chosen), overwrite=overwrite, trials=trials)
+            return held.enter_context(on_first(world, made))
+
         if tune:
-            choice = tuned(session)
-            chosen = dataclasses.replace(chosen, flare=choice.flare)
-            session, before = dataclasses.replace(session, settings=chosen), [told_of(choice)]
+            return _run_tuned(session, TrialLog(chosen.flare, ranks=world.size, begin=begin), show, Path(out))
         started = started_of(session)
-        with on_first(world, lambda: RunDirectory.create(Path(out), dump(chosen), overwrite=overwrite)) as run:
-            return _run(Trainer(session, run), [*before, started], show, Path(out))
+        return _run(Trainer(session, begin("")), [started], show, Path(out))
 
 
 def _is_of(run: Path, chosen: RunSettings, *, tune: bool) -> bool:
@@ -131,6 +133,22 @@ def _hint(path: Path) -> str:
     return f"timeloom train --resume {path}"
 
 
+def _run_tuned(session: Session, log: TrialLog, show: Show, path: Path) -> Result:
+    """Collective. Let trials choose the windows, then train."""
+    try:
+        with memory_advised(session):
+            choice = tuned(session, log)
+    except Stopped:
+        raise Interrupted(
+            f"stopped while windows were tried; {len(log)} trials are kept: go on with '{_hint(path)}'"
+        ) from None
+    session = dataclasses.replace(session, settings=dataclasses.replace(session.settings, flare=choice.flare))
+    if log.run is not None:
+        log.run.configure(dump(session.settings))
+    started = started_of(session)
+    return _run(Trainer(session, log.run), [told_of(choice), started], show, path)
+
+
 def _run(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
     tell_beginning(trainer, started, show)
     return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
@@ -170,9 +188,14 @@ def resume(
         refuse_impossible(chosen, world.size)
         saved = find_checkpoint(world, path / CHECKPOINTS, name)
         if saved is None:
+            log = kept_trials(world, directory)
+            if log is not None:
+                chosen = dataclasses.replace(chosen, flare=log.flare)
             session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
+            if log is not None:
+                return _run_tuned(session, log, show, path)
             return _run(Trainer(session, directory), [started_of(session)], show, path)
         trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
         resumed = trainer.restore(saved)
@@ -226,16 +249,17 @@ def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record]
     board = Board(path) if session.settings.train.tensorboard and run is not None else None
     tested: Evaluated | None = None
     try:
-        for record in records:
-            if run is not None:
-                logged = session.settings.train.log_steps or not isinstance(record, Stepped)
-                if logged and not isinstance(record, Saved):
-                    run.append(record)
-                show(record)
-            if board is not None:
-                board.add(record)
-            if isinstance(record, Evaluated) and record.split == "test":
-                tested = record
+        with memory_advised(session):
+            for record in records:
+                if run is not None:
+                    logged = session.settings.train.log_steps or not isinstance(record, Stepped)
+                    if logged and not isinstance(record, Saved):
+                        run.append(record)
+                    show(record)
+                if board is not None:
+                    board.add(record)
+                if isinstance(record, Evaluated) and record.split == "test":
+                    tested = record
     except Stopped:
         if not trainer.progress.ended:
             trainer.save()
@@ -243,10 +267,6 @@ def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record]
             f"stopped in epoch {trainer.progress.epoch}, after step {trainer.progress.step}, and saved: go on with "
             f"'{hint}'"
         ) from None
-    except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and not _is_out_of_memory(error):
-            raise
-        raise TooLarge(_memory_advice(session, error)) from None
     finally:
         trainer.close()
         if board is not None:
@@ -255,18 +275,3 @@ def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record]
     return Result(
         path=path, scores=tested.scores, baselines=tested.baselines, best_epoch=trainer.progress.best_epoch
     )  # fmt: skip
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in text or "out of memory" in text
-
-
-def _memory_advice(session: Session, error: BaseException) -> str:
-    settings = session.settings
-    found = str(error).splitlines()[0] if str(error) else "no more could be had"
-    return (
-        f"out of memory ({found}) with {session.feed.graph.num_nodes:,} nodes, window.length={settings.window.length} "
-        f"and model.hidden={settings.model.hidden}: lower window.length first (memory grows with it), then "
-        "model.hidden, and set train.cache_bytes=0"
-    )

@@ -209,6 +209,28 @@ class RunSettings:
                 f"[hybrid] was set, but system.divide={self.system.divide} learns from whole windows: use --system "
                 "dynahb, or leave it out"
             )
+        if self.schedule.scheduler != "in_order":
+            _refuse_idle_schedule(self)
+
+
+def _refuse_idle_schedule(settings: RunSettings) -> None:
+    """Refuse what would leave a schedule without any effect."""
+    said = f"schedule.scheduler={settings.schedule.scheduler} says which rank takes which windows"
+    if settings.system.divide != "windows":
+        raise BadConfig(
+            f"{said}, but with system.divide={settings.system.divide} all ranks go over all of them: leave it out, or "
+            "use --system real"
+        )
+    if settings.window.groups != 1:
+        raise BadConfig(
+            f"{said}, and schedule.limit how many at once, but window.groups={settings.window.groups} does, too: leave "
+            "window.groups out"
+        )
+    if settings.train.protocol == "live":
+        raise BadConfig(
+            f"{said}, but train.protocol=live learns from one snapshot after the other: use --set "
+            "train.protocol=fixed, or schedule.scheduler=in_order"
+        )
 
 
 def _refuse_beside_trapezoids(settings: RunSettings) -> None:

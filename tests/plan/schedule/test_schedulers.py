@@ -122,6 +122,15 @@ def test_exact_is_the_best_of_all_and_proves_it(problem: Instance) -> None:
     assert told.gap < 1e-4
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+def test_exact_leaves_a_device_alone_that_is_too_slow_to_help(limit: int) -> None:
+    problem = instance([1.0, 1.0, 1.0, 1.0], devices=2, limit=limit, alpha_s=0.01, speeds=[4.0, 0.1])
+    told = exact(problem, in_order(problem), limit_s=20.0)
+    assert told.seconds == pytest.approx(least_seconds(problem), rel=1e-5)
+    assert told.bound_s <= least_seconds(problem) * TOLERANCE
+    assert all(not step[1] for step in told.schedule.steps)
+
+
 @settings(max_examples=10, deadline=None)
 @given(problem=problems(most_groups=5, most_devices=2, limits=(2,), equal=True))
 def test_the_integer_programs_as_printed_are_optimal_for_what_they_know(problem: Instance) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from timeloom.graph.csr import Int32s
 from timeloom.graph.keys import Int64s
 from timeloom.jit import kernel
-from timeloom.plan.partition.owners import Owners
+from timeloom.plan.partition.owners import Chunks, Owners
 from timeloom.plan.partition.union import GraphOfSnapshots, snapshots_of
 
 
@@ -82,6 +82,14 @@ def quality(owners: Owners, graph: GraphOfSnapshots, first: int = 0, last: int |
         seen_NW.fill(0)
         cut_T[row] = _count(snapshot.sources, snapshot.targets, owners.owner_N, seen_NW, edges_TR[row], halo_TR[row])
     return Quality(name=owners.name, first=first, nodes_R=owners.sizes, cut_T=cut_T, edges_TR=edges_TR, halo_TR=halo_TR)
+
+
+def chunk_quality(chunks: Chunks, graph: GraphOfSnapshots) -> Quality:
+    """Return the same of the chunks of all owners, as if each was a rank's: what is cut leaves a chunk."""
+    owners, per_owner = chunks.owners, np.int32(chunks.per_owner)
+    numbers_N = owners.owner_N * per_owner + chunks.chunk_N
+    name = f"{chunks.per_owner} chunks by {chunks.name}"
+    return quality(Owners(owner_N=numbers_N, num_ranks=owners.num_ranks * chunks.per_owner, name=name), graph)
 
 
 @kernel("int64(int64[::1], int64[::1], Array(int32, 1, 'C', readonly=True), uint64[:, ::1], int64[::1], int64[::1])")

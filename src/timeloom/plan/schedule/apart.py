@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ class Solver:
                 "trains without one"
             )
         found = json.loads(told)
-        schedule = from_json(found["steps"], self._problem)
+        schedule = replace(from_json(found["steps"], self._problem), by=str(found["by"]))
         return judge(schedule, self._problem, solved_s=float(found["solved_s"]))
 
     def close(self) -> None:
@@ -115,7 +115,8 @@ def main() -> None:
     os.nice(_NICE)
     question = _from_json(json.load(sys.stdin))
     found = solve(question.problem, scheduler_of(question.settings, epoch_s=question.epoch_s, seed=question.seed))
-    sys.stdout.write(json.dumps({"steps": found.schedule.as_json(), "solved_s": found.solved_s}))
+    told = {"steps": found.schedule.as_json(), "by": found.schedule.by, "solved_s": found.solved_s}
+    sys.stdout.write(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -52,9 +52,9 @@ def scheduler_of(settings: ScheduleSettings, *, epoch_s: float, seed: int) -> Sc
     if settings.scheduler == "best":
         return best_within(min(settings.search_s, limit_s), seed=seed)
     if settings.scheduler == "real_l":
-        return first_of(real_l(limit_s=limit_s), real_g)
+        return first_of(real_l(limit_s=limit_s), real_g, by="real_g")
     if settings.scheduler == "dygnex_l":
-        return first_of(dygnex_l(limit_s=limit_s), dygnex_g)
+        return first_of(dygnex_l(limit_s=limit_s), dygnex_g, by="dygnex_g")
     plain: dict[SchedulerName, Scheduler] = {
         "real_g": real_g, "dygnex_g": dygnex_g, "pair_consecutive": pair_consecutive, "in_order": in_order
     }  # fmt: skip

@@ -65,9 +65,11 @@ class _Posed:
         groups = range(len(problem))
         self._bins: list[tuple[int, ...]] = [(g,) for g in groups]
         self._bins += list(itertools.combinations(groups, 2)) if problem.limit > 1 else []
-        self._num_steps = math.ceil(len(problem) / problem.num_devices)
         speeds = np.unique(problem.speeds_D)[::-1]
         self._classes = [np.flatnonzero(problem.speeds_D == speed).tolist() for speed in speeds]
+        # A step in which the fastest ones rest can give them what is longest in it. So none is better than with a bin
+        # for each of them in every step but the last; slow ones may be best left alone.
+        self._num_steps = math.ceil(len(problem) / len(self._classes[0]))
         works = np.array([problem.work(bin_) for bin_ in self._bins])
         self._ticks_CB = np.floor(works / speeds[:, None] / self.tick_s).astype(int).tolist()
         most = 2 * _TICKS * max(1, math.ceil(1 / speeds.min()))

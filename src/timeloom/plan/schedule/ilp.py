@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -35,16 +35,19 @@ class Attempt:
 Solver = Callable[[Instance], Attempt]
 
 
-def first_of(solver: Solver, otherwise: Scheduler) -> Scheduler:
+def first_of(solver: Solver, otherwise: Scheduler, *, by: str = "") -> Scheduler:
     """Return the scheduler that takes what a solver found if it converged, else what another one finds (REAL 5.4).
 
     REAL says both that the solver has to find a feasible schedule (3.2) and that it has to converge (5.4) in its time;
-    here it has to converge. The time limit, twice an epoch's time in REAL, is the solver's.
+    here it has to converge. The time limit, twice an epoch's time in REAL, is the solver's. ``by`` is what the other
+    one's schedules are said to be found by.
     """
 
     def scheduler(problem: Instance) -> Schedule:
         told = solver(problem)
-        return told.schedule if told.converged and told.schedule is not None else otherwise(problem)
+        if told.converged and told.schedule is not None:
+            return told.schedule
+        return replace(otherwise(problem), by=by)
 
     return scheduler
 

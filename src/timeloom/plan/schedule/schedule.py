@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +23,8 @@ class Schedule:
     """The groups of every device in every step; no step is without any."""
 
     steps: tuple[tuple[Groups, ...], ...]
+    by: str = field(default="", compare=False)
+    """What found it, where that was not the scheduler that was asked for."""
 
     @property
     def num_devices(self) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 
 import numpy as np
 import torch
 
-from timeloom.errors import BadConfig
+from timeloom.errors import BadConfig, Diverged
 from timeloom.graph.tasks import GraphLike
 from timeloom.plan.batch.order import chunk_order
 from timeloom.plan.tune.memory import ChunkSizes, MemoryLaw, chunk_sizes
@@ -23,6 +24,7 @@ from timeloom.records import Tuned
 from timeloom.train.evaluate import evaluate, evaluate_baselines
 from timeloom.train.flare.epoch import Stores
 from timeloom.train.flare.memory import Peak
+from timeloom.train.flare.trials import TrialLog
 from timeloom.train.flare.worker import FlareWorker
 from timeloom.train.goals.goal import Draw
 from timeloom.train.planning import plan_epoch
@@ -54,20 +56,29 @@ def told_of(choice: Choice) -> Tuned:
     )  # fmt: skip
 
 
-def tuned(session: Session) -> Choice:
+def tuned(session: Session, log: TrialLog) -> Choice:
     """Collective. Return the windows with which the validation loss falls fastest, within the memory allowed.
 
-    The session's parameters are afterwards what they were.
+    What the log knows is not tried again. The session's parameters are afterwards what they were.
     """
-    settings = session.settings
+    settings, is_warm = session.settings, False
     first = {name: value.detach().clone() for name, value in session.predictor.state_dict().items()}
     evaluate_baselines(session, "val")
     with Stores(session) as stores:
         search = tune(settings.flare, settings.tune, sizes=_sizes(session, stores), law=_law(session))
         trial = next(search)
+        log.open()
         while True:
-            outcome = _agreed(session, _tried(session, stores, trial))
-            session.predictor.load_state_dict(first)
+            outcome = log.find(trial)
+            if outcome is None:
+                if not is_warm:
+                    # What is made once, such as buckets of edges, would count against the windows tried first.
+                    _tried(session, stores, dataclasses.replace(trial, epochs=1))
+                    session.predictor.load_state_dict(first)
+                    is_warm = True
+                outcome = _agreed(session, _tried(session, stores, trial))
+                session.predictor.load_state_dict(first)
+                log.add(trial, outcome)
             try:
                 trial = search.send(outcome)
             except StopIteration as ended:
@@ -84,14 +95,25 @@ def _tried(session: Session, stores: Stores, trial: Trial) -> TrialOutcome:
     try:
         before = _loss(trainer)
         peak, began = Peak(session.device), time.monotonic()
-        for _ in range(trial.epochs):
-            _train_epoch(trainer)
+        learns = _learns(trainer, trial.epochs)
         seconds, taken = time.monotonic() - began, peak.num_bytes
         return TrialOutcome(
-            loss_before=before, loss_after=_loss(trainer), seconds=seconds, peak_bytes=0.0 if taken is None else taken
-        )
+            loss_before=before, loss_after=_loss(trainer) if learns else math.inf, seconds=seconds,
+            peak_bytes=0.0 if taken is None else taken,
+        )  # fmt: skip
     finally:
         trainer.close()
+
+
+def _learns(trainer: Trainer, epochs: int) -> bool:
+    """Collective. Train; say whether losses stayed numbers: windows that lead to others are not chosen."""
+    try:
+        for _ in range(epochs):
+            _train_epoch(trainer)
+    except Diverged:
+        # All ranks find it, at the same step.
+        return False
+    return True
 
 
 def _train_epoch(trainer: Trainer) -> None:
