@@ -10,7 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from timeloom.records import Deviated, EpochEnded, Evaluated, Record, Resumed, Started, Stepped, Traffic, Tuned, as_json
+from timeloom.records import (
+    Deviated,
+    EpochEnded,
+    Evaluated,
+    Record,
+    Resumed,
+    Started,
+    Stepped,
+    Traffic,
+    Tuned,
+    Warned,
+    as_json,
+)
 
 if TYPE_CHECKING:
     from timeloom.train.runs import Show
@@ -82,6 +94,8 @@ class _Told:
                 f"tuned in {len(record.trials)} trials: flare.full={record.full} flare.decayed={record.decayed} "
                 f"flare.alpha={record.alpha:g}"
             )
+        elif isinstance(record, Warned):
+            self._write(record.sentence)
         elif isinstance(record, Deviated):
             self._off = f"  {record.what} is off by {record.deviation:.1e}"
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):
