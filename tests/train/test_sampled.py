@@ -262,12 +262,12 @@ def test_every_placement_is_told_and_the_first_that_does_not_fit_in_a_sentence(b
 def test_a_rank_keeps_two_whole_snapshots_and_of_the_others_its_own_part(tmp_path: Path) -> None:
     """T29, of the process: what it holds of whole snapshots does not grow with the window."""
     graph = open_graph(drift(tmp_path / "drift", num_snapshots=16))
-    settings = settings_of(SOME, {"window": {"length": 5}, "train": {"epochs": 1, "cache_bytes": None}})
+    settings = settings_of(SOME, {"window": {"length": 5}, "train": {"epochs": 1, "cache_bytes": "none"}})
     trainer, most = Trainer(open_session(settings, graph), None), 0
     for record in train(trainer):
         if isinstance(record, Stepped | EpochEnded):
             gc.collect()
-            most = max(most, sum(isinstance(one, Snapshot) for one in gc.get_objects()))
+            most = max(most, sum(type(one) is Snapshot for one in gc.get_objects()))
     trainer.close()
     assert 1 <= most <= 2
 

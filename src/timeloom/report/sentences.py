@@ -44,14 +44,17 @@ def _building(log: RunLog) -> list[str]:
     """Return in words where the batches of ranks came from, and how far building them was hidden behind training."""
     if not log.batched:
         return []
+
     def total(name: str) -> float:
         return sum(getattr(record, name) for record in log.batched)
-    beside = total("beside_s")
-    hidden = f"; {total('hidden_s') / beside:.0%} of that passed while training did not wait for a batch" if beside else ""
+
+    beside_s, hidden = total("beside_s"), ""
+    if beside_s:
+        hidden = f"; {total('hidden_s') / beside_s:.0%} of that passed while training did not wait for a batch"
     return [
-        f"batches: {total('reused'):.0f} used again, {total('unused'):.0f} built ahead, {total('whole'):.0f} of all of a "
-        f"rank's nodes, {total('built'):.0f} built while training waited; training waited {total('waited_s'):.2f} s for "
-        f"them, and threads beside it built {total('beside'):.0f} in {beside:.2f} s{hidden}"
+        f"batches: {total('reused'):.0f} used again, {total('unused'):.0f} built ahead, {total('whole'):.0f} of all of "
+        f"a rank's nodes, {total('built'):.0f} built while training waited; training waited {total('waited_s'):.2f} s "
+        f"for them, and threads beside it built {total('beside'):.0f} in {beside_s:.2f} s{hidden}"
     ]
 
 
@@ -68,5 +71,7 @@ def _placing(log: RunLog) -> list[str]:
     )
     over = [record for record in placed if record.overflows]
     if over:
-        told += f"; {sum(record.overflows for record in over)} overflows in {len(over)} snapshots, the first in {over[0].t}"
+        told += (
+            f"; {sum(record.overflows for record in over)} overflows in {len(over)} snapshots, the first in {over[0].t}"
+        )
     return [told]

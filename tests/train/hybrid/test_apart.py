@@ -28,10 +28,10 @@ from timeloom.dist.collectives import World
 from timeloom.errors import Diverged
 from timeloom.plan.batch.feed import BatchFeed
 from timeloom.plan.batch.hybrid import HybridBatch
-from timeloom.plan.tune.adjuster import Adjuster, Observation
-from timeloom.plan.tune.dqn import Dqn
 from timeloom.plan.batch.timeline import Built
 from timeloom.plan.partition.load import load_owners, walk_loads
+from timeloom.plan.tune.adjuster import Adjuster, Observation
+from timeloom.plan.tune.dqn import Dqn
 from timeloom.records import Averaged, Batched, Ended, EpochEnded, Evaluated, Record, RunDirectory, Spans, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.choose import decided_of

@@ -64,7 +64,9 @@ class OnlineSettings:
         if self.rounds < 0:
             raise BadConfig(f"system.partition.online.rounds={self.rounds}: give 0 or more")
         if not (self.eta > 0.5 and math.isfinite(self.eta)):
-            raise BadConfig(f"system.partition.online.eta={self.eta}: give a number above 0.5, so that prices rise with load")
+            raise BadConfig(
+                f"system.partition.online.eta={self.eta}: give a number above 0.5, so that prices rise with load"
+            )
         if not (self.price >= 0.0 and math.isfinite(self.price)):
             raise BadConfig(f"system.partition.online.price={self.price}: give 0 or more")
 
