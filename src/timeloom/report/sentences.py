@@ -46,7 +46,7 @@ def _building(log: RunLog) -> list[str]:
         return []
 
     def total(name: str) -> float:
-        return sum(getattr(record, name) for record in log.batched)
+        return float(sum(getattr(record, name) for record in log.batched))
 
     beside_s, hidden = total("beside_s"), ""
     if beside_s:
