@@ -22,6 +22,7 @@ SOURCES = (
     ("system", "train/system.py", "SystemSettings"),
     ("system.partition", "plan/partition/choose.py", "PartitionSettings"),
     ("system.partition.online", "plan/partition/online.py", "OnlineSettings"),
+    ("system.partition.online.sampling", "plan/partition/weights.py", "SamplingSettings"),
     ("hybrid", "plan/batch/hybrid_settings.py", "HybridSettings"),
     ("hybrid.dqn", "plan/tune/dqn.py", "DqnSettings"),
     ("flare", "plan/batch/flare.py", "FlareSettings"), ("tune", "plan/tune/window.py", "TuneSettings"),

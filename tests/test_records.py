@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
     Averaged,
+    Batched,
     Deviated,
     Ended,
     EpochEnded,
     Evaluated,
     GraphFacts,
+    Placed,
     Predicted,
     Record,
     Resumed,
@@ -66,6 +68,13 @@ EXAMPLES: list[Record] = [
     Averaged(
         epoch=1, step=3, snapshots=0.5, nodes=0.25, steps=(3, 2), loss=0.5, step_seconds=0.1, seconds=0.5,
     ),
+    Batched(
+        rank=1, epoch=2, reused=3, unused=2, whole=1, built=0, waited_s=0.5, beside=4, beside_s=1.5, hidden_s=1.25,
+    ),
+    Placed(
+        t=3, held_bytes=(10, 20), capacity_bytes=15, kept_share=0.75, moved=2, rounds=4, swaps=1, overflows=1,
+        examples=((-1, 1, 20, 15),),
+    ),
     Tuned(full=2, decayed=6, alpha=0.1, score=0.5, trials=((2, 0.1, 1.0, 0.5, 1.0, 0.0),)),
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
@@ -79,6 +88,7 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
     "tuple[tuple[str, float, float], ...]": st.lists(st.tuples(texts, numbers, numbers), max_size=3).map(tuple),
+    "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[st.integers()] * 4), max_size=3).map(tuple),
     "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[st.integers()] * 4, numbers), max_size=3).map(
         tuple
     ),

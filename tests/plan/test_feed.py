@@ -212,17 +212,17 @@ def test_builders_fill_what_is_trained_on_first_then_all_rings_then_renew_what_w
     )
     with feed_of(settings, clock=time.perf_counter) as feed:
         assert soon(lambda: len(feed.reservoir) == 14)
-        log = feed.drain_log()
+        log = feed.timeline().built
         assert [built.action for built in log] == [1] * 4 + [0] * 10
         assert {built.builder for built in log} == {0}
         assert all(built.began_s <= built.ended_s for built in log)
         time.sleep(0.05)
-        assert feed.drain_log() == [], "full rings are left alone"
+        assert feed.timeline().built == [], "full rings are left alone"
         while feed.counts.reused < 5:
             feed.next(1)
             assert soon(lambda: feed.owed == 0)
         time.sleep(0.05)
-        assert [built.action for built in feed.drain_log()] == [1] * 5, "one for each use, and then none"
+        assert [built.action for built in feed.timeline().built] == [1] * 5, "one for each use, and then none"
 
 
 def test_training_gets_batches_while_a_builder_is_at_one() -> None:
@@ -248,7 +248,7 @@ def test_two_builders_build_at_once_and_never_the_same_batch() -> None:
             assert soon(lambda: Slow.at_it == 2)
             Slow.let.release(100)
             assert soon(lambda: len(feed.reservoir) == 14)
-            log = feed.drain_log()
+            log = feed.timeline().built
             assert len({(built.action, built.number) for built in log}) == len(log) == 14
     finally:
         Slow.let.release(100)
@@ -265,7 +265,7 @@ def test_no_two_builders_fill_the_same_ring() -> None:
             Slow.let.release(100)
             assert soon(lambda: len(feed.reservoir) == 3)
             time.sleep(0.05)
-            assert sorted(built.action for built in feed.drain_log()) == [0, 1, 2]
+            assert sorted(built.action for built in feed.timeline().built) == [0, 1, 2]
     finally:
         Slow.let.release(100)
 

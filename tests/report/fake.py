@@ -9,11 +9,13 @@ import numpy as np
 
 from timeloom.records import (
     Averaged,
+    Batched,
     Deviated,
     Ended,
     EpochEnded,
     Evaluated,
     GraphFacts,
+    Placed,
     Predicted,
     Record,
     RunDirectory,
@@ -130,6 +132,15 @@ class Fake:
         told.append(Averaged(
             epoch=epoch, step=epoch * self.steps + 1, snapshots=0.5, nodes=0.25, steps=(3,) * self.ranks, loss=loss,
             step_seconds=0.1, seconds=0.3,
+        ))  # fmt: skip
+        for rank in range(self.ranks):
+            told.append(Batched(
+                rank=rank, epoch=epoch, reused=30, unused=10, whole=1, built=2, waited_s=0.25, beside=12, beside_s=2.0,
+                hidden_s=1.5,
+            ))  # fmt: skip
+        told.append(Placed(
+            t=epoch, held_bytes=(1_000,) * self.ranks, capacity_bytes=2_000, kept_share=0.75, moved=4, rounds=3,
+            swaps=1, overflows=int(epoch == 2), examples=(((7, 1, 50, 40),) if epoch == 2 else ()),
         ))  # fmt: skip
         told.append(Deviated(epoch=epoch, what="sym-lazy", deviation=0.001 * (epoch + 1)))
         told.append(Evaluated(epoch=epoch, split="val", scores=scores, baselines=baselines, seconds=0.05))

@@ -18,7 +18,8 @@ from timeloom.report.log import RunLog, look, read_log, read_on, state_of
 def shown(log: RunLog) -> tuple[object, ...]:
     return (
         log.started, log.ended, log.epochs, log.evaluated, log.traffic, log.scheduled,
-        log.deviated, log.tuned, log.averaged, log.warned, log.saved, log.resumed, log.facts, log.predicted,
+        log.deviated, log.tuned, log.averaged, log.batched, dict(log.placed),
+        log.warned, log.saved, log.resumed, log.facts, log.predicted,
         list(log.steps.loss), list(log.steps.step), list(log.parts.began), list(log.parts.phase), log.ranks,
     )  # fmt: skip
 

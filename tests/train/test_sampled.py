@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,21 +12,29 @@ import pytest
 
 from tests.graph.tiny import TinyGraph, tiny
 from tests.train.divided_runs import EXACT, assert_same, learn, learn_divided
+from tests.train.small_runs import drift
 from timeloom.config import build, merge
 from timeloom.dist import threads
 from timeloom.dist.collectives import World
 from timeloom.errors import BadConfig
 from timeloom.graph.delta import NO_KEYS, NO_WEIGHTS, Delta
+from timeloom.graph.dynamic import open_graph
 from timeloom.graph.keys import layout_for
 from timeloom.graph.segment_parts import edge_change, feature_change
 from timeloom.graph.segments import SegmentLayout
 from timeloom.graph.snapshot import Snapshot
+from timeloom.graph.tasks import GraphLike
+from timeloom.records import EpochEnded, Placed, Record, Stepped, Traffic, Warned
 from timeloom.systems import preset_of
+from timeloom.train.arrivals import AllThere
+from timeloom.train.live import first_scored, train_live
+from timeloom.train.loop import train
 from timeloom.train.sampled.cache import RowCache
 from timeloom.train.sampled.store import Store
 from timeloom.train.sampled.worker import SampledWorker
 from timeloom.train.session import open_session
 from timeloom.train.settings import RunSettings
+from timeloom.train.trainer import Trainer
 
 ALL = 1 << 20
 GRAPHS: dict[str, dict[str, Any]] = {
@@ -193,6 +203,8 @@ def test_a_store_tells_whom_a_node_keeps_and_each_of_them_once() -> None:
     ({"system": {"divide": "nodes"}, "distdy": {"updates": 2}}, "[distdy] was set"),
     ({"schedule": {"scheduler": "real_g"}}, "schedule.scheduler=real_g"),
     ({"system": {"recompute": True}}, "sample and fetch everything twice"),
+    ({"system": {"partition": {"online": {"window": 9}}}}, "system.partition.online.window=9"),
+    ({"system": {"partition": {"online": {"sampling": {"batch": 9}}}}}, "system.partition.online.sampling was set"),
 ])  # fmt: skip
 def test_what_cannot_be_sampled_is_refused(tables: dict[str, Any], says: str) -> None:
     with pytest.raises(BadConfig, match=re.escape(says)):
@@ -208,3 +220,76 @@ def test_a_capacity_that_is_too_small_is_recorded_and_changes_no_number() -> Non
     graph = tiny(4, num_snapshots=9, num_nodes=17)
     tight = settings_of(SOME, {"distdy": {"capacity_bytes": 300}})
     assert_same(learn_divided(tight, graph, 2), learn(settings_of(SOME), graph))
+
+
+def records_of(settings: RunSettings, graph: GraphLike, ranks: int) -> list[list[Record]]:
+    """Train to the end as so many ranks; return what each yields."""
+
+    def run(world: World) -> list[Record]:
+        trainer = Trainer(open_session(settings, graph, world=world), None)
+        told = list(train(trainer))
+        trainer.close()
+        return told
+
+    return threads.run(ranks, run, check=True)
+
+
+@pytest.mark.parametrize("by", ["online", "hash"])
+def test_every_placement_is_told_and_the_first_that_does_not_fit_in_a_sentence(by: str) -> None:
+    graph = tiny(4, num_snapshots=9, num_nodes=17)
+    tables = {"system": {"partition": {"by": by}}, "train": {"epochs": 2}}
+    tight, wide = (
+        records_of(settings_of(SOME, tables, {"distdy": {"capacity_bytes": room}}), graph, 2)[0]
+        for room in (300, 1 << 20)
+    )
+    for told in (tight, wide):
+        placed = [record for record in told if isinstance(record, Placed)]
+        # The last snapshot is only ever a label.
+        assert [one.t for one in placed] == list(range(8))
+        assert all(len(one.held_bytes) == 2 for one in placed)
+        assert all(0.0 <= one.kept_share <= 1.0 for one in placed)
+        for one in placed:
+            assert (max(one.held_bytes) > one.capacity_bytes) <= (one.overflows > 0)
+    (warned,) = [record.sentence for record in tight if isinstance(record, Warned)]
+    first = next(record for record in tight if isinstance(record, Placed) and record.overflows)
+    assert f"snapshot {first.t} does not fit in the 300 bytes" in warned
+    assert f"stores {max(first.held_bytes)}" in warned
+    assert first.examples
+    assert not any(isinstance(record, Warned) for record in wide)
+    assert not any(record.overflows for record in wide if isinstance(record, Placed))
+
+
+def test_a_rank_keeps_two_whole_snapshots_and_of_the_others_its_own_part(tmp_path: Path) -> None:
+    """T29, of the process: what it holds of whole snapshots does not grow with the window."""
+    graph = open_graph(drift(tmp_path / "drift", num_snapshots=16))
+    settings = settings_of(SOME, {"window": {"length": 5}, "train": {"epochs": 1, "cache_bytes": "none"}})
+    trainer, most = Trainer(open_session(settings, graph), None), 0
+    for record in train(trainer):
+        if isinstance(record, Stepped | EpochEnded):
+            gc.collect()
+            most = max(most, sum(type(one) is Snapshot for one in gc.get_objects()))
+    trainer.close()
+    assert 1 <= most <= 2
+
+
+def test_the_live_protocol_tells_placements_and_traffic_as_they_come() -> None:
+    graph = tiny(4, num_snapshots=9, num_nodes=17)
+    table = {"train": {"protocol": "live"}, "live": {"steps": 2, "warmup": 0.3}}
+
+    def run(world: World) -> tuple[list[Record], int]:
+        trainer = Trainer(open_session(settings_of(SOME, table), graph, world=world), None)
+        told = list(train_live(trainer, AllThere(trainer, first_scored(trainer.session.split))))
+        trainer.close()
+        return told, len(trainer.spans)
+
+    (told, left), _ = threads.run(2, run, check=True)
+    ends = [place for place, record in enumerate(told) if isinstance(record, EpochEnded)]
+    placed = [place for place, record in enumerate(told) if isinstance(record, Placed)]
+    assert [record.t for record in told if isinstance(record, Placed)] == list(range(8))
+    # Told with the snapshot itself, not at the end.
+    assert all(end < place for end, place in zip(ends, placed, strict=True))
+    assert all(place < end for place, end in zip(placed, ends[1:], strict=False))
+    assert {(one.rank, one.epoch) for one in told if isinstance(one, Traffic)} == {
+        (rank, t) for rank in (0, 1) for t in range(8)
+    }
+    assert left == 0, "what steps were spent on is not gathered for ever"

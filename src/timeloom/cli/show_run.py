@@ -21,6 +21,7 @@ from timeloom.records import (
     Stepped,
     Traffic,
     Tuned,
+    Warned,
     as_json,
 )
 
@@ -99,6 +100,8 @@ class _Told:
                 f"a schedule by {record.by} from epoch {record.epoch} on: {record.predicted_s:.3g} s an epoch "
                 f"predicted, no schedule takes less than {record.bound_s:.3g} s; found in {record.solved_s:.3g} s"
             )
+        elif isinstance(record, Warned):
+            self._write(record.sentence)
         elif isinstance(record, Deviated):
             self._off = f"  {record.what} is off by {record.deviation:.1e}"
         elif isinstance(record, Evaluated) and record.split in ("val", "live"):

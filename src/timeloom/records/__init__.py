@@ -18,11 +18,13 @@ from timeloom.records.directory import (
 from timeloom.records.kinds import (
     PHASES,
     Averaged,
+    Batched,
     Deviated,
     Ended,
     EpochEnded,
     Evaluated,
     GraphFacts,
+    Placed,
     Predicted,
     Record,
     Resumed,
@@ -38,8 +40,8 @@ from timeloom.records.kinds import (
 from timeloom.records.wire import as_json, from_json
 
 __all__ = [
-    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Averaged", "Deviated", "Ended", "EpochEnded", "Evaluated",
-    "GraphFacts", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled", "Spans", "Started", "Stepped",
-    "Traffic", "Tuned", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read", "read_config",
-    "refuse_in_the_way", "stream",
+    "CHECKPOINTS", "CONFIG", "PHASES", "RECORDS", "REPORT", "Averaged", "Batched", "Deviated", "Ended", "EpochEnded",
+    "Evaluated", "GraphFacts", "Placed", "Predicted", "Record", "Resumed", "RunDirectory", "Saved", "Scheduled",
+    "Spans", "Started", "Stepped", "Traffic", "Tuned", "Warned", "as_json", "from_json", "is_in_use", "is_run", "read",
+    "read_config", "refuse_in_the_way", "stream",
 ]  # fmt: skip

@@ -185,6 +185,53 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """Where one rank's batches of its own nodes came from in an epoch, and what building them cost."""
+
+    kind: ClassVar[str] = "batched"
+    rank: int
+    epoch: int
+    reused: int
+    """Kept ones that were used again."""
+    unused: int
+    """Built beside training before they were asked for."""
+    whole: int
+    """Of all the rank's nodes, in place of one that was not built."""
+    built: int
+    """Built while training waited."""
+    waited_s: float
+    """How long training waited for batches, wherever they came from."""
+    beside: int
+    """Built by other threads, for later."""
+    beside_s: float
+    """What these threads spent on them, added up."""
+    hidden_s: float
+    """How much of that passed while training did not wait for a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where the nodes of a snapshot went that arrived: told once for each snapshot, and again after a restart."""
+
+    kind: ClassVar[str] = "placed"
+    t: int
+    held_bytes: tuple[int, ...]
+    """What each rank then stores of a window."""
+    capacity_bytes: int
+    """What each may store."""
+    kept_share: float
+    """The share of the weight of all edges whose ends are on one rank."""
+    moved: int
+    """Nodes that were there before, and are on another rank now."""
+    rounds: int
+    swaps: int
+    overflows: int
+    """Nodes that fitted nowhere, or ranks that hold more than they may."""
+    examples: tuple[tuple[int, int, int, int], ...]
+    """The first few of them: (node, or -1 for a whole rank; rank; bytes needed; bytes free)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
     """Which windows of [flare] trials have chosen, before a run began."""
 
@@ -228,10 +275,10 @@ class Predicted:
     predicted: tuple[float, ...]
 
 
-PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other")
-"""What a rank can be at in a step."""
+PHASES = ("load", "encode", "recur", "backward", "communicate", "wait", "other", "build")
+"""What a rank can be at in a step. ``build``: a thread beside training builds later batches."""
 
 Record = (
     Started | Stepped | Evaluated | EpochEnded | Saved | Resumed | Warned | Ended | Deviated
-    | Spans | Traffic | Scheduled | Averaged | Tuned | GraphFacts | Predicted
+    | Spans | Traffic | Scheduled | Averaged | Batched | Placed | Tuned | GraphFacts | Predicted
 )  # fmt: skip

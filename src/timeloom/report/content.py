@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from timeloom.config import flat
-from timeloom.records import PHASES, Evaluated, GraphFacts, Predicted, Scheduled, Tuned
+from timeloom.records import PHASES, Evaluated, GraphFacts, Predicted, Scheduled
 from timeloom.report.compare import Comparison, compare, labels_of
 from timeloom.report.log import RunLog
 from timeloom.report.ranks import busy_grid, excerpts, imbalance, loads, phase_seconds, spent
+from timeloom.report.sentences import sentences
 from timeloom.report.shrink import Floats, kept_places, short, short_one
 from timeloom.report.summary import Summary, best_baseline, how_to_run_again, is_less_better, margin, summarise
 
@@ -44,7 +44,7 @@ def _run(log: RunLog, label: str) -> dict[str, Any]:
         "task": summary.task, "system": summary.system, "metric": summary.metric,
         "less": is_less_better(summary.metric), "best_epoch": summary.best_epoch, "cards": _cards(log, summary),
         "deviations": _deviations(log), "scores": _scores(summary),
-        "warnings": [*(record.sentence for record in log.warned[-20:]), *map(_chosen, log.tuned), *_rounds(log)],
+        "warnings": sentences(log),
         "epochs": _epochs(log), "steps": _steps(log), "curves": _curves(log), **_ranks(log), **_traffic(log),
         "schedule": _schedule(log), "facts": [_facts(facts) for facts in log.facts[-1:]],
         "predicted": [_predicted(found) for found in _last_of_each(log.predicted)],
@@ -141,30 +141,6 @@ def _curves(log: RunLog) -> list[dict[str, Any]]:
             continue
         told += [_curve(records, name, spent_by) for name in records[0].scores]
     return told
-
-
-def _chosen(record: Tuned) -> str:
-    """Return in words what trials chose before the run."""
-    return (
-        f"{len(record.trials)} trials chose windows of {record.full} full and {record.decayed} decayed snapshots with "
-        f"flare.alpha={record.alpha:g}: the validation loss fell by {record.score:.3g} a second"
-    )
-
-
-def _rounds(log: RunLog) -> list[str]:
-    """Return in words in how many rounds ranks agreed, what they did meanwhile, and by which batches."""
-    if not log.averaged:
-        return []
-    used = Counter((record.snapshots, record.nodes) for record in log.averaged)
-    sizes = ", ".join(
-        f"{snapshots:.0%} of the snapshots x {nodes:.0%} of the nodes in {100 * count / len(log.averaged):.0f} %"
-        for (snapshots, nodes), count in used.most_common()
-    )
-    steps = np.array([record.steps for record in log.averaged]).sum(axis=0).tolist()
-    return [
-        f"ranks agreed {len(log.averaged)} times, after {' + '.join(map(str, steps))} steps of their own; batches had "
-        f"{sizes} of the rounds"
-    ]
 
 
 def _deviations(log: RunLog) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from timeloom.report.summary import metric_of
 
 _COLOURS = {
     "load": "#e69f00", "encode": "#1f6fb4", "recur": "#7cc0ea", "backward": "#1a9678", "communicate": "#cc6fa0",
-    "wait": "#cfd5dc", "other": "#8b94a1",
+    "wait": "#cfd5dc", "other": "#8b94a1", "build": "#b59a6a",
 }  # fmt: skip
 _STYLE: Any = {
     "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,

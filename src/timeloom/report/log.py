@@ -18,11 +18,13 @@ from timeloom.records import (
     PHASES,
     RECORDS,
     Averaged,
+    Batched,
     Deviated,
     Ended,
     EpochEnded,
     Evaluated,
     GraphFacts,
+    Placed,
     Predicted,
     Record,
     Resumed,
@@ -116,6 +118,9 @@ class RunLog:
     deviated: list[Deviated] = field(default_factory=list)
     tuned: list[Tuned] = field(default_factory=list)
     averaged: list[Averaged] = field(default_factory=list)
+    batched: list[Batched] = field(default_factory=list)
+    placed: dict[int, Placed] = field(default_factory=dict)
+    """By snapshot: after a restart snapshots are placed again."""
     traffic: list[Traffic] = field(default_factory=list)
     scheduled: list[Scheduled] = field(default_factory=list)
     facts: list[GraphFacts] = field(default_factory=list)
@@ -189,6 +194,8 @@ _ADD: dict[type[Record], Callable[[RunLog, Any], None]] = {
     Deviated: lambda log, record: log.deviated.append(record),
     Tuned: lambda log, record: log.tuned.append(record),
     Averaged: lambda log, record: log.averaged.append(record),
+    Batched: lambda log, record: log.batched.append(record),
+    Placed: lambda log, record: log.placed.__setitem__(record.t, record),
     Saved: lambda log, record: log.saved.append(record),
     Traffic: _add_traffic,
     Scheduled: lambda log, record: log.scheduled.append(record),

@@ -16,7 +16,8 @@ from timeloom.report.log import Parts
 from timeloom.report.shrink import Floats
 
 Ints = npt.NDArray[np.int64]
-_IDLE = tuple(PHASES.index(phase) for phase in ("communicate", "wait"))
+# What a thread builds beside training is no work of the step that it happens to fall into.
+_NO_WORK = tuple(PHASES.index(phase) for phase in ("communicate", "wait", "build"))
 _EXCERPT_STEPS = 6
 _LEAST_TOLD = 0.01
 _EXCERPT_SPANS = 4_000
@@ -37,8 +38,8 @@ class Spent:
 
     @property
     def computes(self) -> npt.NDArray[np.bool_]:
-        """[P]: whether a part is work: everything but to communicate and to wait."""
-        return ~np.isin(self.phase_P, _IDLE)
+        """[P]: whether a part is work: everything but to communicate, to wait, and to build later batches beside it."""
+        return ~np.isin(self.phase_P, _NO_WORK)
 
     def __len__(self) -> int:
         return len(self.rank_P)

@@ -24,7 +24,7 @@ _LATE_S = 60.0
 _MOST_RANKS = 32
 _COLOURS = {
     "load": "yellow", "encode": "blue", "recur": "cyan", "backward": "green", "communicate": "magenta",
-    "wait": "bright_black", "other": "white",
+    "wait": "bright_black", "other": "white", "build": "bright_yellow",
 }  # fmt: skip
 
 

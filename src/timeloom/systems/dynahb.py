@@ -1,4 +1,4 @@
-"""DynaHB (Song et al., SIGMOD 2025), and the systems that it is measured against, which differ in what a batch is.
+"""DynaHB (Song et al., PVLDB 17(11), 2024), and the systems that it is measured against: they differ in their batches.
 
 | paper | ours |
 |---|---|

@@ -20,6 +20,7 @@ from timeloom.train.arrivals import Arrivals
 from timeloom.train.evaluate import by_metric, of_all_ranks
 from timeloom.train.goals.goal import Draw, Marks
 from timeloom.train.planning import in_batches
+from timeloom.train.told import told_by_ranks
 from timeloom.train.trainer import Trainer
 from timeloom.train.worker import LiveWorker
 
@@ -68,6 +69,7 @@ def _at(trainer: Trainer, arrivals: Arrivals, *, scored: bool) -> Iterator[Recor
     if scored:
         scores = by_metric(session, marks)
         yield Evaluated(epoch=t, split="live", scores=scores, baselines={}, seconds=time.monotonic() - began)
+    yield from told_by_ranks(trainer)
 
 
 def first_scored(split: Split) -> int:

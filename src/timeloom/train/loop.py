@@ -106,4 +106,6 @@ def finish(trainer: Trainer) -> Iterator[Record]:
     yield Evaluated(
         epoch=progress.best_epoch, split="test", scores=scores, baselines=baselines, seconds=time.monotonic() - began
     )
+    # Snapshots of the test part were placed only now.
+    yield from trainer.worker.tell(progress.epoch).records
     yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.best_epoch, seconds=progress.seconds)

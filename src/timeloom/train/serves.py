@@ -99,6 +99,12 @@ def refuse_model(settings: RunSettings) -> None:
         raise BadConfig(f"model {settings.model.name}{where} with system.name={settings.system.name}: {why}")
 
 
+def hops_of(model: ModelSettings) -> int:
+    """Return how far messages travel in a snapshot through all layers of a model that settings describe."""
+    with torch.random.fork_rng(devices=[]):
+        return sum(layer.hops for layer in layers_of(make_model(_NUM_FEATURES, model))[0])
+
+
 def refusal_of(model: ModelSettings, system: SystemSettings) -> str | None:
     """Return `refusal` of a model that settings describe."""
     with torch.random.fork_rng(devices=[]):

@@ -33,7 +33,7 @@ from timeloom.train.goals.goal import Draw, Goal
 from timeloom.train.holding import HOLDS_ALL, Holding, divided
 from timeloom.train.profile import Profile
 from timeloom.train.ranks import device_of
-from timeloom.train.serves import refuse_model
+from timeloom.train.serves import hops_of, refuse_model
 from timeloom.train.settings import RunSettings
 from timeloom.train.walk import Walker
 from timeloom.train.ways import decide, make_walker
@@ -202,14 +202,22 @@ def _holding(settings: RunSettings, graph: GraphLike, split: Split, world: World
     """Collective. Return what of the graph is on this rank."""
     if world.size == 1 or settings.system.divide not in ("nodes", "batches"):
         return HOLDS_ALL
-    return divided(graph, split.train_stop, settings.system, world)
+    system = settings.system
+    if system.partition.by == "load" and not system.partition.layers:
+        # What a node costs as a target follows from how far the model's rows hear (DynaHB 4.2).
+        partition = dataclasses.replace(system.partition, layers=max(1, hops_of(settings.model)))
+        system = dataclasses.replace(system, partition=partition)
+    return divided(graph, split.train_stop, system, world)
 
 
 def _at_hand(settings: RunSettings) -> int:
     """Return how many snapshots are kept whatever the size: those that a window goes over again and again.
 
-    Windows that shrink keep what they need of older snapshots themselves.
+    Windows that shrink keep what they need of older snapshots themselves, and stores a window's parts: what is at hand
+    is then the newest snapshot and the one before, from which changes are found.
     """
+    if settings.system.divide == "targets":
+        return 1 if settings.task.ahead <= 1 else 2
     length = 1 if settings.system.unit == "trapezoid" else settings.window.length
     return length + settings.task.ahead + 2
 

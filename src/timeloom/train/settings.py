@@ -12,6 +12,7 @@ from timeloom.plan.batch.flare import FlareSettings
 from timeloom.plan.batch.hybrid_settings import HybridSettings
 from timeloom.plan.batch.sample import DistdySettings
 from timeloom.plan.batch.windows import WindowSettings
+from timeloom.plan.partition.online import OnlineSettings
 from timeloom.plan.schedule.choose import ScheduleSettings
 from timeloom.plan.tune.window import TuneSettings
 from timeloom.train.system import SystemSettings, WorldSettings
@@ -279,6 +280,13 @@ def _refuse_beside_batches(settings: RunSettings) -> None:
             f"{settings.schedule.scheduler} are about whole windows, but system.name={name} learns from batches: leave "
             "them out, or use --system real"
         )
+    window = settings.window
+    if window != WindowSettings(length=window.length, state=window.state):
+        raise BadConfig(
+            f"window.stride, window.targets, window.groups or window.shuffle was set, but system.name={name} learns "
+            "from batches, and scores by window.length and window.state alone: leave them out; hybrid.snapshot_shares "
+            "say how many snapshots a batch has"
+        )
     if settings.system.recompute:
         raise BadConfig(
             f"system.recompute=true is about whole windows, but system.name={name} learns from batches: leave it out, "
@@ -298,6 +306,12 @@ def _refuse_unsampled(settings: RunSettings) -> None:
         raise BadConfig(
             f"distdy.fanouts={list(settings.distdy.fanouts)} are for {layers} layers, but model.layers="
             f"{settings.model.layers}: give one fan-out for each layer"
+        )
+    online, usual = settings.system.partition.online, OnlineSettings()
+    if (online.window, online.sampling) != (usual.window, usual.sampling):
+        raise BadConfig(
+            f"system.partition.online.window={online.window} or system.partition.online.sampling was set, but where "
+            "targets are divided nodes are placed for the run's own window.length and distdy.fanouts: leave them out"
         )
     if settings.reuse.approximate != "none" or settings.schedule.needs_times:
         raise BadConfig(

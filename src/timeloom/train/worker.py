@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from timeloom.plan.types import Unit
+from timeloom.records import Record
 from timeloom.train.goals.goal import Draw, Seen
+from timeloom.train.profile import Part
 from timeloom.train.session import Session
 from timeloom.train.walk import Carry
 
@@ -22,6 +24,15 @@ class Learnt:
     """This rank's share of the number of windows. The sums over all ranks count."""
     kept: Carry | None
     """What the next window goes on from, as far as it is on this rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """What a rank has to tell of an epoch beside what all ranks tell."""
+
+    records: tuple[Record, ...] = ()
+    threads: tuple[Part, ...] = ()
+    """What threads did beside training: the phase, when it began in seconds since 1970, and how long it took."""
 
 
 class Worker(ABC):
@@ -43,6 +54,10 @@ class Worker(ABC):
 
     def expect(self, units: Sequence[Unit], draw: Draw) -> None:  # noqa: B027
         """Hear what is to be learnt after the next call of `learn`, on all ranks alike."""
+
+    def tell(self, epoch: int) -> Tells:
+        """Return what it has to tell since this was asked last."""
+        return Tells()
 
     def close(self) -> None:  # noqa: B027
         """Let go of threads."""

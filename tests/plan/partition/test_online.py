@@ -259,6 +259,17 @@ def test_a_base_that_cannot_fit_theorem_4_1_is_false() -> None:
         placed(OnlinePartitioner(np.full(2, 150), OnlineSettings(overflow="raise")), graph)
 
 
+def test_servers_that_shrink_below_what_they_hold_are_refused_with_both_numbers() -> None:
+    graph = graph_of(2, [(0, 1)], [(0, 1)], alive={0, 1})
+    placer = OnlinePartitioner(np.full(1, 1000), OnlineSettings(overflow="raise", sampling=EVERYTHING))
+    held = int(placed(placer, graph)[-1].held_K[0])
+    placer.resize(np.full(1, 90))
+    with pytest.raises(
+        TooLarge, match=f"is {held - 90} bytes more than its capacity of 90; .*partition.online.overflow"
+    ):
+        placed(placer, graph)
+
+
 def test_line_13_as_printed_charges_a_moved_node_nothing() -> None:
     """SPEC section 9: p and q of the snapshot before are both 0 of a server the node was not on."""
     graph = graph_of(4, [(0, 1), (2, 3)], [(0, 2), (0, 3), (1, 0)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,11 @@ from timeloom.dist.collectives import World
 from timeloom.errors import Diverged
 from timeloom.plan.batch.feed import BatchFeed
 from timeloom.plan.batch.hybrid import HybridBatch
+from timeloom.plan.batch.timeline import Built
+from timeloom.plan.partition.load import load_owners, walk_loads
 from timeloom.plan.tune.adjuster import Adjuster, Observation
 from timeloom.plan.tune.dqn import Dqn
-from timeloom.records import Averaged, Ended, EpochEnded, Evaluated, Record, RunDirectory, Stepped
+from timeloom.records import Averaged, Batched, Ended, EpochEnded, Evaluated, Record, RunDirectory, Spans, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.choose import decided_of
 from timeloom.train.hybrid.loop import train_apart
@@ -434,16 +437,60 @@ def test_a_step_whose_targets_have_no_label_teaches_nothing_and_ends(
 
 def test_batches_are_built_beside_training_and_all_threads_end(graph: TinyGraph) -> None:
     settings = settings_of(SHORT, {"hybrid": {"builders": 2, "snapshot_batch_mib": 0.0}})
-    built: list[int] = []
     session = open_session(settings, graph)
     trainer = Trainer(session, None)
     feed = trainer.worker.batches  # type: ignore[attr-defined]
     assert isinstance(feed, BatchFeed)
-    for _ in train_apart(trainer, Clock(FAST)):
-        pass
-    built = [one.builder for one in trainer.worker.built()]  # type: ignore[attr-defined]
-    assert any(builder >= 0 for builder in built)
+    told = list(train_apart(trainer, Clock(FAST)))
+    batched = [record for record in told if isinstance(record, Batched)]
+    assert [one.epoch for one in batched] == [0, 1, 2, 3]
+    assert sum(one.beside for one in batched) > 0
+    # Every step's batch came from somewhere, and is counted once.
+    given = sum(one.reused + one.unused + one.whole + one.built for one in batched)
+    assert given == sum(one.steps[0] for one in told if isinstance(one, Averaged))
+    assert all(0.0 <= one.hidden_s <= one.beside_s for one in batched)
+    assert all(one.waited_s > 0.0 for one in batched)
     assert not any(thread.is_alive() for thread in feed._threads)
+
+
+def test_a_timeline_shows_what_was_built_beside_a_step(graph: TinyGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A builder that is at it all the time shows in every step that is told, within the step."""
+    settings = settings_of(SHORT, {"hybrid": {"builders": 1, "snapshot_batch_mib": 0.0}, "train": {"spans": 1000}})
+    trainer = Trainer(open_session(settings, graph), None)
+    learn_from = HybridWorker.learn_from
+    worker = trainer.worker
+    assert isinstance(worker, HybridWorker)
+    feed = worker.batches
+    assert feed is not None
+
+    def while_one_is_built(worker: HybridWorker, batch: HybridBatch, draw: Any) -> Any:
+        now_s = time.perf_counter()
+        learnt = learn_from(worker, batch, draw)
+        feed._log.append(Built(0, 0, 0, now_s - 100.0, time.perf_counter() - 1e-5))
+        return learnt
+
+    monkeypatch.setattr(HybridWorker, "learn_from", while_one_is_built)
+    told = [record for record in train_apart(trainer, Clock(FAST)) if isinstance(record, Spans)]
+    assert told
+    for one in told:
+        mine = [part for part in one.parts if part[0] == "build"]
+        assert mine, "a step beside which a batch was built"
+        end = max(start + seconds for name, start, seconds in one.parts if name != "build")
+        assert all(start >= 0.0 and start + seconds <= end + 1e-5 for _, start, seconds in mine)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_loads_are_counted_as_far_as_the_model_hears(layers: int) -> None:
+    graph = tiny(11, num_nodes=24, num_snapshots=11)
+    stop = open_session(settings_of(SHORT), graph).split.train_stop
+    wanted = {far: load_owners(walk_loads(graph, stop, far), 2).owner_N.tolist() for far in (1, 2, 3)}
+    assert wanted[layers] != wanted[2]
+
+    def owners(world: World) -> list[int]:
+        session = open_session(settings_of(SHORT, {"model": {"layers": layers}}), graph, world=world)
+        return session.feed.holding.nodes.owners.owner_N.tolist()  # type: ignore[attr-defined,no-any-return]
+
+    assert threads.run(2, owners) == [wanted[layers]] * 2
 
 
 def test_settings_of_the_system_are_those_of_the_paper() -> None:

@@ -264,6 +264,8 @@ def test_what_is_held_for_validation_counts_in_the_budget(graph: TinyGraph) -> N
         ({"train": {"protocol": "live"}}, "train.protocol=live"),
         ({"reuse": {"mode": "delta"}}, "reuse.mode=delta"),
         ({"window": {"state": "zero"}, "schedule": {"scheduler": "best"}}, "schedule.scheduler=best"),
+        ({"window": {"stride": 2}}, "window.stride, .* leave them out"),
+        ({"window": {"shuffle": False}}, "window.shuffle was set"),
     ],
 )
 def test_what_batches_cannot_be_is_refused(tables: dict[str, Any], told: str) -> None:

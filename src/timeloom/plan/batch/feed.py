@@ -18,19 +18,9 @@ from timeloom.errors import BadRun
 from timeloom.plan.batch.hybrid import BatchMaker, HybridBatch
 from timeloom.plan.batch.hybrid_settings import HybridSettings
 from timeloom.plan.batch.reservoir import Reservoir, full_rings
+from timeloom.plan.batch.timeline import Built, Stretch, Timeline
 
 _CHOICE = 0xFEED
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """When a batch was built, and by whom (-1: by training itself)."""
-
-    builder: int
-    action: int
-    number: int
-    began_s: float
-    ended_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +51,7 @@ class BatchFeed:
         self._action, self._drawn = settings.start, 0
         self._reused = self._unused = self._snapshots = self._built = 0
         self._log: list[Built] = []
+        self._waits: list[Stretch] = []
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._ended = False
@@ -112,6 +103,7 @@ class BatchFeed:
         """Return the next batch for training (Algorithm 3)."""
         if self._failure is not None:
             raise self._failure
+        began_s = self._clock() if self._clock else 0.0
         rng = np.random.Generator(np.random.Philox([self._maker.seed, self._maker.rank, _CHOICE, self._drawn]))
         self._drawn += 1
         with self._changed:
@@ -120,6 +112,8 @@ class BatchFeed:
         batch = self._choose(action, rng)
         if self._settings.reservoir and not self._settings.builders:
             self._build_one()
+        if self._clock:
+            self._waits.append((began_s, self._clock()))
         return batch
 
     def _choose(self, action: int, rng: np.random.Generator) -> HybridBatch:
@@ -171,10 +165,11 @@ class BatchFeed:
             self._log.append(Built(builder, action, number, began_s, self._clock()))
         return batch
 
-    def drain_log(self) -> list[Built]:
-        """Return what was built since the last call, where there is a clock."""
+    def timeline(self) -> Timeline:
+        """Return what was built since the last call, and when training waited, where there is a clock."""
         log, self._log = self._log, []
-        return log
+        waits, self._waits = self._waits, []
+        return Timeline(log, waits)
 
     def _wanted(self) -> int | None:
         """Return the size that a batch is to be built of next: of what is trained on, else of the emptiest ring."""

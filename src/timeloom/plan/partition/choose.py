@@ -17,6 +17,7 @@ from timeloom.plan.partition.owners import Owners
 from timeloom.plan.partition.settled import greedy_owners, online_owners
 from timeloom.plan.partition.union import GraphOfSnapshots
 
+_LAYERS = 2
 PartitionName = Literal["hash", "random", "metis", "load", "greedy", "online", "metis_layer"]
 
 
@@ -31,8 +32,8 @@ class PartitionSettings:
     move with every snapshot (system.divide=targets), online is DistDy's own way, metis_layer METIS anew each time."""
     balance: Literal["nodes", "edges"] = "edges"
     """metis: what ranks have alike, `nodes` or `edges` (those into their nodes, over all training snapshots)."""
-    layers: int = 2
-    """load: the layers of the model, which say how far a node's neighbours count."""
+    layers: int = 0
+    """load: how far a node's neighbours count, in layers (0: as far as the run's model hears; 2 without a run)."""
     deal: Literal["serpentine", "round_robin", "lpt"] = "serpentine"
     """load: how nodes are dealt out from the heaviest on: serpentine | round_robin | lpt."""
     online: OnlineSettings = field(default_factory=OnlineSettings)
@@ -41,6 +42,8 @@ class PartitionSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 62:
             raise BadConfig(f"partition.seed={self.seed} was asked for: give a number from 0 to 2**62 - 1")
+        if self.layers < 0:
+            raise BadConfig(f"partition.layers={self.layers} was asked for: give 1 or more, or 0 for the model's own")
 
 
 def partition(graph: GraphOfSnapshots, t_stop: int, ranks: int, settings: PartitionSettings) -> Owners:
@@ -58,7 +61,7 @@ def partition(graph: GraphOfSnapshots, t_stop: int, ranks: int, settings: Partit
     if settings.by == "metis":
         return metis_owners(graph, t_stop, ranks, settings.seed, balance=settings.balance)
     if settings.by == "load":
-        return load_owners(walk_loads(graph, t_stop, settings.layers), ranks, settings.deal)
+        return load_owners(walk_loads(graph, t_stop, settings.layers or _LAYERS), ranks, settings.deal)
     if settings.by == "greedy":
         return greedy_owners(graph, ranks, settings.seed)
     if settings.by == "online":

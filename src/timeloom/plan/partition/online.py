@@ -62,11 +62,13 @@ class OnlineSettings:
 
     def __post_init__(self) -> None:
         if self.rounds < 0:
-            raise BadConfig(f"online.rounds={self.rounds}: give 0 or more")
+            raise BadConfig(f"system.partition.online.rounds={self.rounds}: give 0 or more")
         if not (self.eta > 0.5 and math.isfinite(self.eta)):
-            raise BadConfig(f"online.eta={self.eta}: give a number above 0.5, so that prices rise with load")
+            raise BadConfig(
+                f"system.partition.online.eta={self.eta}: give a number above 0.5, so that prices rise with load"
+            )
         if not (self.price >= 0.0 and math.isfinite(self.price)):
-            raise BadConfig(f"online.price={self.price}: give 0 or more")
+            raise BadConfig(f"system.partition.online.price={self.price}: give 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +122,7 @@ class OnlinePartitioner:
         )  # fmt: skip
         overflows = base(state, ties, snapshot)
         if overflows and settings.overflow == "raise":
-            first = overflows[0]
-            raise TooLarge(
-                f"snapshot {snapshot.t} does not fit: node {first.node} takes {first.needed_bytes} bytes, and server "
-                f"{first.server}, which has most room, has {first.free_bytes}: raise the capacity, add servers, or use "
-                "--set online.overflow=record"
-            )
+            raise TooLarge(_too_full(overflows[0], int(self.capacity_K[overflows[0].server])))
         rounds, swaps = self._improve(state, ties)
         self.ledger.append(state.server_N, arrival.full_N, arrival.changed_N)
         assert (self.ledger.held_K == state.used_K).all(), "the ledger and the moves count alike"
@@ -161,6 +158,22 @@ class OnlinePartitioner:
         mean = settings.price * ties.total_weight / max(int(state.used_K.sum()), 1)
         prices = Prices(start=mean / (2 * settings.eta), steepness=2 * settings.eta)
         return improve(state, ties, prices, rounds=settings.rounds, swaps=settings.swaps)
+
+
+def _too_full(first: Overflow, capacity_bytes: int) -> str:
+    found = (
+        f"node {first.node} takes {first.needed_bytes} bytes, and server {first.server}, which has most room, has "
+        f"{max(first.free_bytes, 0)} of {capacity_bytes}"
+    )
+    if first.node < 0:
+        found = (
+            f"what server {first.server} holds of earlier snapshots is {-first.free_bytes} bytes more than its "
+            f"capacity of {capacity_bytes}"
+        )
+    return (
+        f"snapshot {first.t} does not fit: {found}; raise the capacity (--set distdy.capacity_bytes=...), add servers, "
+        "or use --set system.partition.online.overflow=record"
+    )
 
 
 def refuse_capacities(capacity_K: Int64s) -> None:

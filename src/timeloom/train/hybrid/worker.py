@@ -13,20 +13,21 @@ import torch
 
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part
-from timeloom.plan.batch.feed import BatchFeed, Built
+from timeloom.plan.batch.feed import BatchFeed, Counts
 from timeloom.plan.batch.hybrid import BatchMaker, HybridBatch
 from timeloom.plan.batch.hybrid_settings import BatchSize
 from timeloom.plan.batch.layered import between
 from timeloom.plan.batch.windows import scoring_windows
 from timeloom.plan.partition.load import balanced_groups, walk_loads
 from timeloom.plan.types import Unit
+from timeloom.records import Batched
 from timeloom.train.goals.goal import Draw, Seen
 from timeloom.train.holding import HoldsOwn
 from timeloom.train.hybrid.cache import Held, hold, work_of
 from timeloom.train.hybrid.walk import cutout_walker, reach_of
 from timeloom.train.session import Session, keyed_torch
 from timeloom.train.walk import Carry
-from timeloom.train.worker import Learnt, Worker
+from timeloom.train.worker import Learnt, Tells, Worker
 
 _STEP_STREAM = 13
 
@@ -57,6 +58,7 @@ class HybridWorker(Worker):
             # What validation needs is predicted, and refused, before training begins.
             self._held_for("val")
             self.batches = BatchFeed(self._maker(self._cache), settings.hybrid, clock)
+        self._clock, self._told = clock, Counts()
 
     @property
     def has_nodes(self) -> bool:
@@ -81,9 +83,24 @@ class HybridWorker(Worker):
         with nullcontext() if self.batches is None else self.batches:
             yield
 
-    def built(self) -> list[Built]:
-        """Return when batches were built since this was asked last, and by whom."""
-        return [] if self.batches is None else self.batches.drain_log()
+    def tell(self, epoch: int) -> Tells:
+        """Return where its batches came from since this was asked last, and what was built beside training when."""
+        if self.batches is None:
+            return Tells()
+        counts, before = self.batches.counts, self._told
+        if counts == before:
+            # What was built since will be told with the batches that are learnt from next.
+            return Tells()
+        line, self._told = self.batches.timeline(), counts
+        told = Batched(
+            rank=self.session.world.rank, epoch=epoch, reused=counts.reused - before.reused,
+            unused=counts.unused - before.unused, whole=counts.snapshots - before.snapshots,
+            built=counts.built - before.built, waited_s=line.waited_s, beside=len(line.beside),
+            beside_s=line.beside_s, hidden_s=line.hidden_s,
+        )  # fmt: skip
+        since_1970 = time.time() - self._clock()
+        threads = tuple(("build", one.began_s + since_1970, one.ended_s - one.began_s) for one in line.beside)
+        return Tells((told,), threads)
 
     def saved(self) -> dict[str, Any]:
         """Return, for JSON, where its batches have got to."""
@@ -94,6 +111,7 @@ class HybridWorker(Worker):
         self.action = saved["action"]
         if self.batches is not None and saved["batches"] is not None:
             self.batches.load(saved["batches"])
+            self._told = self.batches.counts
 
     def start(self) -> Carry:
         """Return what there is before the first snapshot: nothing, as batches start from nothing."""

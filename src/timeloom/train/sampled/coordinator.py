@@ -18,7 +18,9 @@ from timeloom.plan.partition.choose import PartitionSettings, partition
 from timeloom.plan.partition.moves import Moves
 from timeloom.plan.partition.online import Arrival, OnlinePartitioner, OnlineSettings, Placement
 from timeloom.plan.partition.weights import SamplingSettings
+from timeloom.records import Placed, Record, Warned
 
+_EXAMPLES = 8
 SLACK = 1.3  # as `plan/partition/settled.py`
 
 
@@ -38,6 +40,8 @@ class Coordinator:
         """Some snapshot so far has weights."""
         self.last: Placement | None = None
         """What came of the newest snapshot; on the first rank alone."""
+        self._untold: list[Placed] = []
+        self._has_warned = False
 
     @property
     def num_placed(self) -> int:
@@ -51,6 +55,7 @@ class Coordinator:
             assert arrival is not None, "the first rank knows what arrives"
             assert arrival.snapshot.t == self.num_placed, "snapshots are placed in order"
             self.last = self._placed(graph, arrival)
+            self._untold.append(_told_of(self.last, self._capacity))
             weighted = self.weighted or arrival.snapshot.stored_weights is not None
             told = np.append(self.last.server_N, np.int32(weighted))
         # In the group of the thread that samples and fetches.
@@ -58,6 +63,18 @@ class Coordinator:
         server_N, self.weighted = told[:-1], bool(told[-1])
         self.moves.append(server_N)
         return server_N
+
+    def tell(self) -> tuple[Record, ...]:
+        """Return what came of the snapshots that were placed since this was asked last; on the first rank alone.
+
+        The first snapshot that does not fit is also told in a sentence.
+        """
+        placed, self._untold = self._untold, []
+        over = next((record for record in placed if record.overflows), None)
+        if over is None or self._has_warned:
+            return tuple(placed)
+        self._has_warned = True
+        return (*placed, Warned(sentence=_sentence(over)))
 
     def _placed(self, graph: GraphLike, arrival: Arrival) -> Placement:
         if self._distdy.capacity_bytes is None:
@@ -82,6 +99,28 @@ class Coordinator:
             return MetisLayer(capacity_K, seed=settings.seed, window=self._window, sampling=sampling)
         owners = partition(graph, self._train_stop, self._world.size, settings)
         return FollowOwners(owners, capacity_K, window=self._window, sampling=sampling)
+
+
+def _told_of(placed: Placement, capacity_bytes: int) -> Placed:
+    return Placed(
+        t=placed.t, held_bytes=tuple(placed.held_K.tolist()), capacity_bytes=capacity_bytes,
+        # Sums in another order may differ in the last digit.
+        kept_share=min(1.0, placed.kept_weight / placed.total_weight) if placed.total_weight else 1.0,
+        moved=placed.moved,
+        rounds=placed.rounds, swaps=placed.swaps, overflows=len(placed.overflows),
+        examples=tuple(
+            (one.node, one.server, one.needed_bytes, one.free_bytes) for one in placed.overflows[:_EXAMPLES]
+        ),
+    )  # fmt: skip
+
+
+def _sentence(placed: Placed) -> str:
+    rank, held = max(enumerate(placed.held_bytes), key=lambda one: one[1])
+    return (
+        f"snapshot {placed.t} does not fit in the {placed.capacity_bytes} bytes that each rank may store: rank {rank} "
+        f"stores {held} ({placed.overflows} overflows); training goes on, and its numbers are the same. Raise "
+        "distdy.capacity_bytes, use more ranks, or end such runs with --set system.partition.online.overflow=raise"
+    )
 
 
 def online_settings(online: OnlineSettings, window: int, sampling: SamplingSettings) -> OnlineSettings:

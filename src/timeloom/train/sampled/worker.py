@@ -35,7 +35,7 @@ from timeloom.train.sampled.stock import Stock
 from timeloom.train.session import Session, unit_randomness
 from timeloom.train.walk import Carry
 from timeloom.train.window_view import SomeNodes
-from timeloom.train.worker import Learnt, LiveWorker
+from timeloom.train.worker import Learnt, LiveWorker, Tells
 
 _TRAINING, _LOOKING = 0, 1
 """What neighbours are drawn for."""
@@ -77,6 +77,10 @@ class SampledWorker(LiveWorker):
         """Return nothing: what a node was is in its window."""
         empty = torch.zeros(0, device=self.session.device)
         return Carry((), empty[:, None], empty.bool())
+
+    def tell(self, epoch: int) -> Tells:
+        """Return how snapshots were placed since this was asked last."""
+        return Tells(self.stock.coordinator.tell())
 
     def close(self) -> None:
         """Let go of the thread that samples."""
