@@ -63,7 +63,10 @@ EXAMPLES: list[Record] = [
     GraphFacts(
         graph="g", nodes=5, edges=(3, 4), active=(2, 3), overlap=(1.0, 0.5), train_stop=1, val_stop=1, test_stop=2
     ),
-    Predicted(split="test", what="log1p(in-degree)", truth=(1.0, 2.0), predicted=(1.5, 1.75)),
+    Predicted(
+        split="test", what="log(1 + in-degree)", form="value", classes=("a", "b"), truth=(1.0, 2.0),
+        predicted=(1.5, 1.75),
+    ),
     Deviated(epoch=1, what="sym-lazy", deviation=5e-4),
     Averaged(
         epoch=1, step=3, snapshots=0.5, nodes=0.25, steps=(3, 2), loss=0.5, step_seconds=0.1, seconds=0.5,
@@ -86,6 +89,7 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "dict[str, float]": scores,
     "dict[str, int]": st.dictionaries(texts, st.integers(), max_size=3),
     "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
+    "tuple[str, ...]": st.lists(texts, max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
     "tuple[tuple[str, float, float], ...]": st.lists(st.tuples(texts, numbers, numbers), max_size=3).map(tuple),
     "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[st.integers()] * 4), max_size=3).map(tuple),

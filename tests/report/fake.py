@@ -170,7 +170,7 @@ class Fake:
         baselines = {"zero": {"mse": 2.81, "mae": 1.46}, "persistence": {"mse": 0.214, "mae": 0.333}}
         return [
             Predicted(
-                split="test", what="log1p(in-degree)", truth=tuple(truth.round(4).tolist()),
+                split="test", what="log(1 + in-degree)", form="value", classes=(), truth=tuple(truth.round(4).tolist()),
                 predicted=tuple(guess.round(4).tolist()),
             ),
             Saved(checkpoint=f"epoch-{self.epochs:06d}", epoch=self.epochs, step=self.epochs * self.steps),

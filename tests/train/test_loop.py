@@ -363,7 +363,7 @@ def test_nothing_but_the_test_depends_on_labels_of_the_test(tmp_path: Path) -> N
     a, b = history(tmp_path / "run-a"), history(tmp_path / "run-b")
     differing = [(left, right) for left, right in zip(a, b, strict=True) if left != right]
     kinds = [(left["kind"], left.get("split")) for left, _ in differing]
-    assert kinds == [("started", None), ("graph_facts", None), ("evaluated", "test")]
+    assert kinds == [("started", None), ("graph_facts", None), ("evaluated", "test"), ("predicted", "test")]
     assert {**differing[0][0], "graph": ""} == {**differing[0][1], "graph": ""}
     assert same_bits(saved(tmp_path / "run-a").tensors, saved(tmp_path / "run-b").tensors)
 
@@ -574,14 +574,15 @@ def test_every_kind_of_record_is_written_and_shown(drifting: Path, tmp_path: Pat
     steps = len(training_windows(WindowSettings(length=3), 6))
     epoch = ["stepped"] * steps + ["epoch_ended", "evaluated"] + ["spans"] * min(steps, 3)
     start = ["started", "graph_facts"]
-    assert lines == [*start, *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "ended"]
-    assert told == [*start, *epoch, *epoch, "saved", "evaluated", "ended"]
+    assert lines == [*start, *epoch, *epoch, "saved", "resumed", *epoch, "saved", "evaluated", "predicted", "ended"]
+    assert told == [*start, *epoch, *epoch, "saved", "evaluated", "predicted", "ended"]
     assert [record.kind for record in shown[len(told) :]] == [
         "started",
         "resumed",
         *epoch,
         "saved",
         "evaluated",
+        "predicted",
         "ended",
     ]
     train(drifting, tmp_path / "quiet", small())

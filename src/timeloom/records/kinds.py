@@ -270,7 +270,11 @@ class Predicted:
     kind: ClassVar[str] = "predicted"
     split: str
     what: str
-    """What the numbers are, such as 'log1p(in-degree)'."""
+    """What the numbers are, such as 'log(1 + in-degree)'."""
+    form: str
+    """'value': both are numbers. 'class': both are places among `classes`. 'probability': that of 1, where truth is 0
+    or 1, the places among `classes`."""
+    classes: tuple[str, ...]
     truth: tuple[float, ...]
     predicted: tuple[float, ...]
 

@@ -13,6 +13,7 @@ from timeloom.config import flat
 from timeloom.records import PHASES, Evaluated, GraphFacts, Predicted, Scheduled
 from timeloom.report.compare import Comparison, compare, labels_of
 from timeloom.report.log import RunLog
+from timeloom.report.predictions import shown
 from timeloom.report.ranks import busy_grid, excerpts, imbalance, loads, phase_seconds, spent
 from timeloom.report.sentences import sentences
 from timeloom.report.shrink import Floats, kept_places, short, short_one
@@ -22,7 +23,7 @@ MOST_POINTS = 1_000
 MOST_CELLS = 6_000
 MOST_BINS = 180
 MOST_SCHEDULED = 3_000
-MOST_PREDICTED = 1_500
+MOST_TIMED = 1_500
 
 
 def content_of(logs: list[RunLog], *, every_s: float = 0.0) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def _run(log: RunLog, label: str) -> dict[str, Any]:
         "warnings": sentences(log),
         "epochs": _epochs(log), "steps": _steps(log), "curves": _curves(log), **_ranks(log), **_traffic(log),
         "schedule": _schedule(log), "facts": [_facts(facts) for facts in log.facts[-1:]],
-        "predicted": [_predicted(found) for found in _last_of_each(log.predicted)],
+        "predicted": [shown(found) for found in _last_of_each(log.predicted)],
         "config": log.config_text, "derived": _derived(log), "commands": how_to_run_again(log),
     }  # fmt: skip
 
@@ -259,7 +260,7 @@ def _against_truth(log: RunLog, schedule: Scheduled) -> dict[str, Any] | None:
         (seconds, float(rows[schedule.first_step + step][ranks.index(rank)]), rank)
         for (step, rank), seconds in expected.items()
         if schedule.first_step + step in rows and rank in ranks and math.isfinite(seconds)
-    ][:MOST_PREDICTED]
+    ][:MOST_TIMED]
     if not pairs:
         return None
     predicted, truth, who = zip(*pairs, strict=True)
@@ -280,14 +281,6 @@ def _facts(facts: GraphFacts) -> dict[str, Any]:
 
 def _last_of_each(found: list[Predicted]) -> list[Predicted]:
     return list({(one.split, one.what): one for one in found}.values())
-
-
-def _predicted(found: Predicted) -> dict[str, Any]:
-    places = np.linspace(0, len(found.truth) - 1, min(MOST_PREDICTED, len(found.truth))).astype(int)
-    return {
-        "split": found.split, "what": found.what, "truth": short(np.array(found.truth)[places]),
-        "predicted": short(np.array(found.predicted)[places]),
-    }  # fmt: skip
 
 
 def _derived(log: RunLog) -> list[list[str]]:

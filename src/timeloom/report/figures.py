@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from timeloom.errors import BadConfig, BadRun
-from timeloom.records import PHASES
+from timeloom.records import PHASES, Predicted
 from timeloom.report.log import RunLog
+from timeloom.report.predictions import BINS, by_probability, confusion_of, starts_of_bins
 from timeloom.report.ranks import busy_grid, excerpts, imbalance, loads, phase_seconds, spent
 from timeloom.report.summary import metric_of
 
@@ -207,10 +208,38 @@ def _graph(log: RunLog, axes: Axes) -> None:
 
 def _predictions(log: RunLog, axes: Axes) -> None:
     found = log.predicted[-1]
+    draw = {"class": _classes, "probability": _probabilities}.get(found.form, _values)
+    draw(found, axes)
+
+
+def _values(found: Predicted, axes: Axes) -> None:
     axes.scatter(found.truth, found.predicted, s=6, alpha=0.4, color="#2457c5", linewidths=0)
     ends = [min(*found.truth, *found.predicted), max(*found.truth, *found.predicted)]
     axes.plot(ends, ends, color="#8b94a1", linestyle="--", linewidth=1)
     axes.set(xlabel=f"truth: {found.what}", ylabel="predicted")
+
+
+def _classes(found: Predicted, axes: Axes) -> None:
+    names, counts = confusion_of(found)
+    axes.imshow(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1), cmap="Blues", vmin=0, vmax=1)
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", fontsize=7)
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=False)
+    axes.set(xlabel="predicted", ylabel=f"truth: {found.what}")
+
+
+def _probabilities(found: Predicted, axes: Axes) -> None:
+    counts, starts, width = by_probability(found), np.array(starts_of_bins()), 1 / BINS
+    for truth, colour in ((0, "#8b94a1"), (1, "#2457c5")):
+        under = counts[:truth].sum(axis=0)
+        axes.bar(
+            starts, counts[truth], width=0.9 * width, bottom=under, align="edge", color=colour,
+            label=found.classes[truth],
+        )  # fmt: skip
+    axes.set(xlabel=f"predicted {found.what}", ylabel="targets")
+    axes.legend()
 
 
 def _many_ranks(log: RunLog) -> bool:

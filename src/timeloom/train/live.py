@@ -17,12 +17,15 @@ from timeloom.graph.tasks import Split
 from timeloom.plan.types import Step, Unit
 from timeloom.records import Ended, EpochEnded, Evaluated, Record
 from timeloom.train.arrivals import Arrivals
-from timeloom.train.evaluate import by_metric, of_all_ranks
+from timeloom.train.evaluate import MOST_SAMPLED, by_metric, of_all_ranks, sampled
 from timeloom.train.goals.goal import Draw, Marks
 from timeloom.train.planning import in_batches
 from timeloom.train.told import told_by_ranks
 from timeloom.train.trainer import Trainer
 from timeloom.train.worker import LiveWorker
+
+_MOST_OF_ONE = 20
+"""Of so many targets of one snapshot a checkpoint keeps what was predicted."""
 
 
 def train_live(trainer: Trainer, arrivals: Arrivals) -> Iterator[Record]:
@@ -45,8 +48,11 @@ def train_live(trainer: Trainer, arrivals: Arrivals) -> Iterator[Record]:
             yield trainer.save()
     progress.ended = arrivals.ended
     yield trainer.save()
-    yield _summary(trainer, "all", first, arrivals)
-    yield _summary(trainer, "test", trainer.session.split.val_stop, arrivals)
+    yield _summary(trainer, "all", _marks_from(trainer, first), arrivals.baselines(trainer, first))
+    tested = trainer.session.split.val_stop
+    marks = _marks_from(trainer, tested)
+    yield _summary(trainer, "test", marks, arrivals.baselines(trainer, tested))
+    yield from sampled(trainer.session, marks, "test")
     yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.epoch - 1, seconds=progress.seconds)
 
 
@@ -118,7 +124,8 @@ def _learn(trainer: Trainer, t: int) -> Iterator[Record]:
 
 def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
     """Collective. Return how good the prediction after snapshot t is; the state after ``newest`` is kept."""
-    session, marks = trainer.session, Marks()
+    session = trainer.session
+    marks = Marks(most_sampled=_MOST_OF_ONE if t >= session.split.val_stop else 0)
     session.predictor.eval()
     seen, trainer.carry = _worker(trainer).look(_window(trainer, newest, t, keep=newest), trainer.carry)
     with torch.no_grad(), session.computing():
@@ -127,13 +134,17 @@ def _predict(trainer: Trainer, t: int, newest: int, *, scored: bool) -> Marks:
     return of_all_ranks(session, marks)[0] if session.world.size > 1 else marks
 
 
-def _summary(trainer: Trainer, split: str, first: int, arrivals: Arrivals) -> Evaluated:
-    """Return the scores of all predictions from ``first`` on, beside the baselines."""
-    marks = Marks()
+def _marks_from(trainer: Trainer, first: int) -> Marks:
+    """Return the marks of all predictions from ``first`` on."""
+    marks = Marks(most_sampled=MOST_SAMPLED)
     for entry in trainer.progress.live:
         if entry["t"] >= first:
             marks.take_in(entry)
-    baselines = arrivals.baselines(trainer, first)
+    return marks
+
+
+def _summary(trainer: Trainer, split: str, marks: Marks, baselines: dict[str, Marks]) -> Evaluated:
+    """Return the scores of predictions beside those of the baselines."""
     return Evaluated(
         epoch=trainer.progress.epoch, split=split, scores=by_metric(trainer.session, marks),
         baselines={name: by_metric(trainer.session, marked) for name, marked in baselines.items()}, seconds=0.0,

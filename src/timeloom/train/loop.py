@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from timeloom.records import Ended, EpochEnded, Evaluated, Record, Saved
 from timeloom.train.deviate import deviations
-from timeloom.train.evaluate import evaluate, evaluate_baselines
+from timeloom.train.evaluate import MOST_SAMPLED, by_metric, evaluate, evaluate_baselines, marks_of, sampled
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import rate_in
 from timeloom.train.planning import plan_epoch
@@ -102,10 +102,12 @@ def finish(trainer: Trainer) -> Iterator[Record]:
     trainer.use_best()
     began = time.monotonic()
     baselines = evaluate_baselines(trainer.session, "test")
-    scores = evaluate(trainer.worker, "test")
+    marks = marks_of(trainer.worker, "test", most_sampled=MOST_SAMPLED)
+    scores = by_metric(trainer.session, marks)
     yield Evaluated(
         epoch=progress.best_epoch, split="test", scores=scores, baselines=baselines, seconds=time.monotonic() - began
     )
     # Snapshots of the test part were placed only now.
     yield from trainer.worker.tell(progress.epoch).records
+    yield from sampled(trainer.session, marks, "test")
     yield Ended(reason=progress.ended, epochs=progress.epoch, best_epoch=progress.best_epoch, seconds=progress.seconds)

@@ -184,9 +184,24 @@ function graphSection() {
   }
   if (nodes.length) section("graph", "Graph", "Overlap is the share of the edges of two consecutive snapshots that are in both.", el("div", { class: "side" }, ...nodes));
 }
+function pointsOf(one, name, index) {
+  return [scatter({ x: one.truth, y: one.predicted, xLabel: "truth", yLabel: "predicted", unit: "plain", color: runColor(index), name }), el("p", { class: "hint", text: "On the dashed line a prediction is right." })];
+}
+function sharesOf(one, name) {
+  const parts = one.names.map((label, at) => ({ name: label, color: at ? runColor(0) : "var(--other)", values: one.counts[at] }));
+  return [stackedBars({ x: one.from, parts, xLabel: "predicted probability from", unit: "count", name }), el("p", { class: "hint", text: "The better the model, the further apart the two colours lie." })];
+}
+// A row for each true class: the darker a cell, the larger its share of the row.
+function confusionOf(one, name) {
+  const cell = (count, sum, right) => el("td", { text: count ? write("count", count) : "·", class: right ? "right" : null, style: `background:color-mix(in srgb, var(${right ? "--good" : "--bad"}) ${sum ? Math.round(34 * count / sum) : 0}%, transparent)` });
+  const rows = one.counts.map((row, at) => { const sum = row.reduce((a, b) => a + b, 0); return el("tr", {}, el("th", { text: one.names[at] }), ...row.map((count, place) => cell(count, sum, place === at)), el("td", { text: sum ? write("share", row[at] / sum) : "–" })); });
+  const head = el("tr", {}, el("th", { text: "true ↓ predicted →" }), ...one.names.map((label) => el("th", { text: label })), el("th", { text: "right" }));
+  return [el("div", { class: "scroll" }, el("table", { class: "confusion", "data-chart": name, "aria-label": name }, el("thead", {}, head), el("tbody", {}, ...rows)))];
+}
 function predictionSection() {
-  const nodes = having((run) => run.predicted.length).flatMap(({ run, index }) => run.predicted.map((one) => panel(title(run, `${one.what}, ${one.split}`), [], scatter({ x: one.truth, y: one.predicted, xLabel: "truth", yLabel: "predicted", unit: "plain", color: runColor(index), name: `predictions of ${run.label}, ${one.split}` }))));
-  if (nodes.length) section("predictions", "Predictions and truth", "A sample; on the dashed line a prediction would be right.", el("div", { class: "half" }, ...nodes));
+  const draw = { value: pointsOf, class: confusionOf, probability: sharesOf };
+  const nodes = having((run) => run.predicted.length).flatMap(({ run, index }) => run.predicted.map((one) => panel(title(run, `${one.what}, ${one.split}: a sample of ${write("count", one.count)}`), [], ...draw[one.form](one, `predictions of ${run.label}, ${one.split}`, index))));
+  if (nodes.length) section("predictions", "Predictions and truth", "A sample, the same for every system and number of ranks, drawn without a look at how good it is.", el("div", { class: "half" }, ...nodes));
 }
 
 function copyButton(text) {

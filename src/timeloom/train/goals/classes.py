@@ -16,6 +16,7 @@ from timeloom.graph.tasks import Part, Split, SplitSettings, TaskSettings, node_
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen, as_tensor, balance, class_loss, mask_of
+from timeloom.train.goals.sample import Truth
 from timeloom.train.metrics import confusion
 
 
@@ -31,6 +32,8 @@ class ClassGoal(Goal):
     def __init__(self, feed: Feed, task: TaskSettings, split: Split, shares: SplitSettings, seed: int) -> None:
         self._feed, self._task, self._split = feed, task, split
         self.classes = feed.graph.labels.classes
+        self.truth = Truth(what="class of a node", form="class", classes=tuple(map(str, self.classes)))
+        self._all_nodes = feed.holding.own(np.arange(feed.graph.num_nodes))
         by_node = task.node_split == "nodes" or (task.node_split == "auto" and feed.graph.labels.fixed)
         self._parts: dict[Part, NDArray[np.bool_]] | None = None
         if by_node:
@@ -94,7 +97,9 @@ class ClassGoal(Goal):
         assert isinstance(head, NodeHead)
         nodes_M, classes_M = self._nodes(seen.t, part)
         logits_MC = head(seen.out_NH.index_select(0, as_tensor(nodes_M, seen.out_NH)))
-        marks.count(confusion(logits_MC.argmax(1).cpu().numpy(), classes_M, len(self.classes)))
+        told_M = logits_MC.argmax(1).cpu().numpy()
+        marks.count(confusion(told_M, classes_M, len(self.classes)))
+        marks.sample.add(seen.t, self._all_nodes[nodes_M], classes_M, told_M)
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `prior` (the commonest class of training) and `persistence` (the last known class of the node)."""

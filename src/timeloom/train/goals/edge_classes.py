@@ -31,6 +31,7 @@ from timeloom.train.goals.goal import (
     keyed,
     mask_of,
 )  # fmt: skip
+from timeloom.train.goals.sample import Truth
 from timeloom.train.meeting import meeting_of
 from timeloom.train.metrics import confusion
 
@@ -46,6 +47,8 @@ class EdgeClassGoal(Goal):
         self.classes = ["0 or more", "negative"]
         if self._kind == "type":
             self.classes = [f"type {number}" for number in range(feed.graph.num_edge_types)]
+        what = "type of an edge" if self._kind == "type" else "weight of an edge"
+        self.truth = Truth(what=what, form="class", classes=tuple(self.classes))
         self._meeting = meeting_of(feed.holding)
         self._counts_C: Int64s | None = None
 
@@ -123,7 +126,9 @@ class EdgeClassGoal(Goal):
         """Add the counts of true and predicted classes."""
         sources_P, targets_P, classes_P = self._scored(seen.t)
         logits_QC, mine_Q = self._logits(head, seen, sources_P, targets_P)
-        marks.count(confusion(logits_QC.argmax(1).cpu().numpy(), classes_P[mine_Q], len(self.classes)))
+        told_Q = logits_QC.argmax(1).cpu().numpy()
+        marks.count(confusion(told_Q, classes_P[mine_Q], len(self.classes)))
+        marks.sample.add(seen.t, self._pairs(sources_P, targets_P)[mine_Q], classes_P[mine_Q], told_Q)
 
     def baselines(self, part: Part, first: int, last: int) -> dict[str, Marks]:
         """Return `prior` (the commonest class of training) and `persistence` (the last class seen of the same pair)."""

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from timeloom.graph.keys import Int64s
 from timeloom.graph.tasks import Part
 from timeloom.nn.heads import Head
+from timeloom.train.goals.sample import Sample, Truth
 from timeloom.train.here import Here
 from timeloom.train.meeting import Meeting, Met, as_places
 from timeloom.train.metrics import Tally, accuracy, macro_f1
@@ -123,11 +124,12 @@ def keyed(seed: int, stream: int, t: int, epoch: int = 0) -> np.random.Generator
 
 
 class Marks:
-    """The scores of one predictor over a part, target by target."""
+    """The scores of one predictor over a part, target by target; of a few targets also what was predicted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_sampled: int = 0) -> None:
         self.tally = Tally()
         self.confusion: Int64s | None = None
+        self.sample = Sample(most_sampled)
 
     def count(self, confusion: Int64s) -> None:
         """Take in [C, C] counts."""
@@ -136,7 +138,8 @@ class Marks:
     def as_json(self) -> dict[str, Any]:
         """Return all of it."""
         confusion = None if self.confusion is None else self.confusion.tolist()
-        return {"sums": {name: list(both) for name, both in self.tally.sums().items()}, "confusion": confusion}
+        sums = {name: list(both) for name, both in self.tally.sums().items()}
+        return {"sums": sums, "confusion": confusion, "sample": self.sample.as_json()}
 
     def take_in(self, told: Mapping[str, Any]) -> None:
         """Add what `as_json` made of others."""
@@ -144,6 +147,8 @@ class Marks:
             self.count(np.array(told["confusion"], np.int64))
         for name, (total, count) in told["sums"].items():
             self.tally.add(name, total, count)
+        # Checkpoints of the live protocol that were written before there were samples have none.
+        self.sample.take_in(told.get("sample", []))
 
     def means(self) -> dict[str, float]:
         """Return every metric by its name."""
@@ -158,6 +163,8 @@ class Goal(ABC):
 
     metrics: tuple[str, ...]
     """The names of its metrics; the first is what validation goes by unless told otherwise."""
+    truth: Truth
+    """What its targets are."""
 
     @abstractmethod
     def head(self, num_in: int, dropout: float) -> Head:

@@ -21,6 +21,7 @@ from timeloom.graph.tasks import Part, Split, TaskSettings
 from timeloom.nn.heads import DotHead, Head, NodeHead, PairHead
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import PAIRS_STREAM, Columns, Draw, Goal, Loss, Marks, Seen, as_tensor, keyed
+from timeloom.train.goals.sample import Truth
 from timeloom.train.meeting import meeting_of
 from timeloom.train.metrics import auc, average_precision, mean_ranks, source_ranks
 
@@ -62,6 +63,8 @@ class LinkGoal(Goal):
         self._trials: dict[int, _Trial] = {}
         self._first_as_target: Int64s | None = None
         names = ("mrr", "mrr_seen", "mrr_new", "mrr_source", *(f"hits@{k}" for k in _HITS), "ap", "auc")
+        what = f"probability of a link, beside a {task.negatives[0]} pair"
+        self.truth = Truth(what=what, form="probability", classes=("not linked", "linked"))
         self.metrics = tuple(f"{kind}.{name}" for kind in task.negatives for name in names)
 
     def head(self, num_in: int, dropout: float) -> Head:
@@ -190,6 +193,19 @@ class LinkGoal(Goal):
         scores = {"": positive_P}
         scores |= {kind: part.reshape(-1, num) for kind, part in zip(trial.against, negative, strict=True)}
         self._mark(marks, trial, scores)
+        if self._meeting.tells:
+            self._sample(marks, seen.t, trial, scores)
+
+    def _sample(self, marks: Marks, t: int, trial: _Trial, scores: dict[str, Float64s]) -> None:
+        """Sample as many pairs that come to be linked as others: one negative of the first kind for each."""
+        kind, size = next(iter(trial.against)), self._feed.graph.num_nodes
+        paired_P = trial.against[kind].valid_PK[:, 0]
+        logits_2P = np.stack([scores[""][paired_P], scores[kind][paired_P, 0]])
+        targets_2P = np.stack([trial.targets_P, trial.against[kind].targets_PK[:, 0]])[:, paired_P]
+        keys_2P = trial.sources_P[paired_P] * size + targets_2P
+        linked_2P = np.broadcast_to([[1.0], [0.0]], keys_2P.shape)
+        shares_2P = np.exp(-np.logaddexp(0.0, -logits_2P))
+        marks.sample.add(t, keys_2P.reshape(-1), linked_2P.reshape(-1), shares_2P.reshape(-1))
 
     def _mark(self, marks: Marks, trial: _Trial, scores: dict[str, Float64s]) -> None:
         """Add the ranks of one snapshot. A positive without any valid negative cannot be ranked and does not count."""

@@ -17,6 +17,7 @@ from timeloom.graph.tasks import Part, TaskSettings
 from timeloom.nn.heads import Head, NodeHead
 from timeloom.train.feed import Feed
 from timeloom.train.goals.goal import Columns, Draw, Goal, Loss, Marks, Seen, as_tensor
+from timeloom.train.goals.sample import Truth
 
 
 class ValueGoal(Goal):
@@ -26,6 +27,10 @@ class ValueGoal(Goal):
 
     def __init__(self, feed: Feed, task: TaskSettings) -> None:
         self._feed, self._task = feed, task
+        ahead = f"{task.ahead} snapshot{'s' if task.ahead > 1 else ''} later"
+        what = "log(1 + in-degree)" if task.name == "degree" else "the signal"
+        self.truth = Truth(what=f"{what}, {ahead}", form="value")
+        self._nodes = feed.holding.own(np.arange(feed.graph.num_nodes))
 
     def head(self, num_in: int, dropout: float) -> Head:
         """Return a linear map to one number."""
@@ -88,8 +93,11 @@ class ValueGoal(Goal):
         return predicted
 
     def score(self, head: Head, seen: Seen, part: Part, marks: Marks) -> None:
-        """Add the errors, of active nodes and of all."""
-        self._mark(marks, self.predict(head, seen), seen.t)
+        """Add the errors, of active nodes and of all; active ones are sampled."""
+        predicted_N, target_N = self.predict(head, seen), self._feed.label(seen.t + self._task.ahead)
+        self._mark(marks, predicted_N, seen.t)
+        counts_N = self._active(seen.t) & ~np.isnan(target_N)
+        marks.sample.add(seen.t, self._nodes[counts_N], target_N[counts_N], predicted_N[counts_N])
 
     def _mark(self, marks: Marks, predicted: Float64s, t: int) -> None:
         target, active = self._feed.label(t + self._task.ahead), self._active(t)
