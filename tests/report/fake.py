@@ -63,6 +63,7 @@ class Fake:
     ended: bool = True
     spans: bool = True
     warning: str = ""
+    predicts: str = "value"
 
     def records(self) -> list[Record]:
         """Return its records."""
@@ -164,19 +165,29 @@ class Fake:
         return Scheduled(epoch=0, by="greedy", first_step=1, units=units, predicted_s=2.0, bound_s=1.9, solved_s=0.3)
 
     def _end(self, rng: np.random.Generator, seconds: float) -> list[Record]:
-        truth = rng.gamma(2.0, 1.0, 400)
-        guess = truth + rng.normal(0, 0.35, 400)
         scores = {"mse": 0.137 + 0.01 * rng.random(), "mae": 0.276}
         baselines = {"zero": {"mse": 2.81, "mae": 1.46}, "persistence": {"mse": 0.214, "mae": 0.333}}
         return [
-            Predicted(
-                split="test", what="log(1 + in-degree)", form="value", classes=(), truth=tuple(truth.round(4).tolist()),
-                predicted=tuple(guess.round(4).tolist()),
-            ),
+            self._predicted(rng),
             Saved(checkpoint=f"epoch-{self.epochs:06d}", epoch=self.epochs, step=self.epochs * self.steps),
             Evaluated(epoch=self.epochs - 1, split="test", scores=scores, baselines=baselines, seconds=0.1),
             Ended(reason="epochs", epochs=self.epochs, best_epoch=self.epochs - 1, seconds=seconds),
         ]  # fmt: skip
+
+    def _predicted(self, rng: np.random.Generator) -> Predicted:
+        truth = rng.gamma(2.0, 1.0, 400)
+        guess, what = truth + rng.normal(0, 0.35, 400), "log(1 + in-degree)"
+        classes: tuple[str, ...] = ()
+        if self.predicts == "class":
+            what, classes = "class of a node", ("payment", "savings & loans", "<other>")
+            truth, guess = (np.clip(side, 0, 2).astype(int) for side in (truth, guess))
+        if self.predicts == "probability":
+            what, classes = "probability of a link", ("not linked", "linked")
+            truth, guess = (truth > 1.7).astype(int), 1 / (1 + np.exp(1.7 - guess))
+        return Predicted(
+            split="test", what=what, form=self.predicts, classes=classes,
+            truth=tuple(truth.astype(float).round(4).tolist()), predicted=tuple(guess.astype(float).round(4).tolist()),
+        )  # fmt: skip
 
     def make(self, path: Path) -> Path:
         """Write it to a folder."""

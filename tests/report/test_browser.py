@@ -41,8 +41,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     logs = [
         read_log(Fake(epochs=12).make(folder / "two")),
-        read_log(Fake(ranks=4, system="flare").make(folder / "four")),
-        read_log(Fake(spans=False, ranks=1, system="psg").make(folder / "plain")),
+        read_log(Fake(ranks=4, system="flare", predicts="class").make(folder / "four")),
+        read_log(Fake(spans=False, ranks=1, system="psg", predicts="probability").make(folder / "plain")),
     ]
     found = {"one": logs[:1], "three": logs}
     for name, shown in found.items():
@@ -218,6 +218,20 @@ def test_other_charts_answer_to_the_pointer_too(browser: Browser, pages: dict[st
         right, down = (float(number) for number in re.findall(r"[\d.]+", point)[:2])
         browser.move(chart, round(right), round(down))
         assert "measured" in browser.tip() or "truth" in browser.tip()
+
+
+def test_classes_are_shown_as_a_table_and_links_by_probability(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["three"])
+    table = browser.chart("predictions of flare, test")
+    assert [cell.text for cell in table.find_elements("css selector", "thead th")][1:-1] == [
+        "payment", "savings & loans", "<other>",
+    ]  # fmt: skip
+    told = [cell.text.replace("·", "0") for cell in table.find_elements("css selector", "tbody td:not(:last-child)")]
+    assert sum(map(int, told)) == 400
+    bars = browser.chart("predictions of psg, test")
+    mark = bars.find_elements("css selector", "rect")[0]
+    browser.move(mark, round(mark.rect["width"] / 2), round(mark.rect["height"] / 2))
+    assert "not linked" in browser.tip()
 
 
 def pixels(browser: Browser) -> np.ndarray:
