@@ -5,7 +5,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 export TORCH
 MAKEFLAGS += --no-print-directory
-.PHONY: help venv demo test test-slow browser check bench clean
+.PHONY: help venv demo test test-slow browser check bench docs clean
 
 help:
 	@echo "make demo       make a small graph, train on it as two processes, predict"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-slow  the tests marked slow"
 	@echo "make browser    chromium for the tests of the report (Debian, as root)"
 	@echo "make check      style, types, import directions, light imports"
+	@echo "make docs       the pages of docs/ as a site, in build/docs"
 	@echo "make bench      all benchmarks, or some: make bench NAMES='store diff'"
 	@echo "make clean      remove .venv, caches and build outputs"
 
@@ -37,6 +38,10 @@ check: venv
 bench:
 	@$(PYTHON) scripts/bootstrap.py bench
 	@scripts/bench $(NAMES)
+
+docs:
+	@$(PYTHON) scripts/bootstrap.py docs
+	@scripts/docs
 
 clean:
 	rm -rf .venv .venv.lock .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist demo

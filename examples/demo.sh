@@ -18,3 +18,5 @@ echo "== does anything depend on the future?"
 timeloom check "$folder/classes" --leak
 echo "== what comes next"
 timeloom predict "$folder/degree" --out "$folder/next.parquet"
+echo "== both runs to look at: open $folder/report.html in a browser"
+timeloom report "$folder/degree" "$folder/classes" --out "$folder/report.html"

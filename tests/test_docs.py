@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from timeloom.cli import app, run
 from timeloom.nn.models import MODELS
+from timeloom.systems import PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,10 +50,55 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+PATHS = re.compile(r"`((?:src|tests|benchmarks|examples|scripts|docs)/[\w./-]+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_pages_name_exist(page: Path) -> None:
+    for path in PATHS.findall(page.read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), path
+
+
+def test_from_paper_to_code_names_a_file_for_every_section() -> None:
+    text = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    for paper in ("REAL", "DyGNeX", "FlareDTDG", "DynaHB", "DistDy"):
+        _, _, below = text.partition(f"\n## {paper}\n")
+        rows = [row.split(" | ") for row in below.partition("\n## ")[0].splitlines() if row.startswith("| ")][1:]
+        assert len(rows) >= 6, paper
+        for section, files, *_ in rows:
+            assert PATHS.findall(files), f"{paper}, {section}"
+    for name in {preset.split("_")[0] for preset in PRESETS} - {"vertex"}:
+        assert f"`{name}" in text or f"systems/{name}.py" in text, f"{name} comes from no paper"
+
+
+def test_the_guide_names_every_system_that_is_not_a_reference_of_a_paper() -> None:
+    text = (ROOT / "docs/choosing.md").read_text(encoding="utf-8")
+    told = {"psg", "blad", "esdg", "vertex", "flare", "distdy", "dynahb", "real", "dygnex_g"}
+    assert told <= set(PRESETS)
+    assert [name for name in told if f"`{name}" not in text] == []
+
+
+def test_the_site_has_every_page() -> None:
+    listed = re.findall(r"^[a-z-]+$", "\n".join(blocks(ROOT / "docs/index.md", r"\{toctree\}")), re.MULTILINE)
+    assert sorted([*listed, "index"]) == sorted(page.stem for page in PAGES if page.parent.name == "docs")
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for name in ("sphinx", "furo", "myst_parser"):
+        pytest.importorskip(name, reason="make docs installs it")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Choosing a system" in (tmp_path / "site/index.html").read_text(encoding="utf-8")
+
+
 def test_the_readme_is_short_and_its_first_command_is_the_demo() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) < 150
     assert blocks(ROOT / "README.md", "sh")[0].startswith("make demo")
+    assert "![" in text, "a picture made by the program itself"
+    assert len(blocks(ROOT / "README.md", "python")[0].splitlines()) <= 22
 
 
 def test_the_account_shown_in_the_readme_is_what_the_command_prints(

@@ -8,7 +8,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from timeloom.cli.append import append
 from timeloom.cli.calibrate import calibrate
@@ -19,6 +19,7 @@ from timeloom.cli.follow import follow
 from timeloom.cli.info import info
 from timeloom.cli.ingest import ingest
 from timeloom.cli.live import live
+from timeloom.cli.manual import MANUALS, examples_of
 from timeloom.cli.options import GIVEN
 from timeloom.cli.partition import partition
 from timeloom.cli.plan import plan
@@ -40,28 +41,17 @@ app = App(
     name="timeloom",
     help="Graph neural networks on graphs that change over time.",
     version=_version,
+    # A flag that is off unless given needs no second one that says so.
+    default_parameter=Parameter(negative=()),
     suppress_keyboard_interrupt=False,
 )
-app.command(ingest)
-app.command(append)
-app.command(info)
-app.command(check)
-app.command(export)
+for _command in (
+    ingest, append, info, check, export, train, follow, evaluate, predict, models, systems, calibrate, report,
+    trace, live, compare, partition, plan, simulate,
+):  # fmt: skip
+    app.command(_command, help_epilogue=MANUALS[_command.__name__].epilogue(examples_of(_command.__doc__)))
 app.command(synth)
-app.command(train)
-app.command(follow)
-app.command(evaluate)
-app.command(predict)
-app.command(models)
-app.command(systems)
-app.command(calibrate)
-app.command(report)
-app.command(trace)
-app.command(live)
-app.command(compare)
-app.command(partition)
-app.command(plan)
-app.command(simulate)
+app.register_install_completion_command(help="Make the shell complete commands and options (bash, zsh, fish).")
 
 
 _WHOLE = "what is on disk is whole: as it was before, or as it was to be"

@@ -62,9 +62,9 @@ class EdgeFlags:
     """For how many snapshots an event counts, from its own on (default 1), or 'forever' for a growing graph."""
     duplicates: str | None = None
     """Events of one edge that count together: sum (default) | count | last | mean | max of their weights."""
-    both_directions: bool | None = None
+    both_directions: Annotated[bool | None, Parameter(negative="--no-both-directions")] = None
     """Each row u, v also means v -> u."""
-    keep_self_loops: bool | None = None
+    keep_self_loops: Annotated[bool | None, Parameter(negative="--no-keep-self-loops")] = None
     """Keep edges from a node to itself, which are left out (and counted) by default."""
 
 

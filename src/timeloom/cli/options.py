@@ -52,7 +52,7 @@ class ReadingFlags:
     """The characters that begin a comment line (default '#%')."""
     ids: str | None = None
     """What node ids are: auto | integers | names."""
-    bipartite: bool | None = None
+    bipartite: Annotated[bool | None, Parameter(negative="--no-bipartite")] = None
     """Sources and targets are numbered apart: source 5 and target 5 become the nodes s:5 and t:5."""
     time_format: str | None = None
     """How times are written: auto | integer | decimal | date | yyyymmdd."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from timeloom.cli.manual import MANUALS, examples_of
 from timeloom.cli.options import read_size
 from timeloom.cli.show import print_json, print_report, progress
 from timeloom.errors import BadConfig
@@ -15,7 +16,10 @@ from timeloom.errors import BadConfig
 if TYPE_CHECKING:
     from timeloom.graph.synth import Kind
 
-synth = App(name="synth", help="Make a graph with a stated degree law, change rate and seed.")
+synth = App(
+    name="synth", help="Make a graph with a stated degree law, change rate and seed.",
+    help_epilogue=MANUALS["synth"].epilogue(["timeloom synth drift --out drift", "timeloom synth drift --help"]),
+)  # fmt: skip
 
 # Defaults are those of the classes in timeloom.graph.synth, which load too slowly to be imported for a --help; a test
 # compares them with what these texts say.
@@ -153,7 +157,6 @@ def _make(kind: Kind, out: Path, make: MakeFlags) -> None:
         print_report(report, out)
 
 
-@synth.command
 def drift(*, out: Out, law: DriftFlags = DriftFlags(), make: MakeFlags = MakeFlags()) -> None:
     """Communities that drift, with classes that only the past tells and degrees that come in waves.
 
@@ -166,7 +169,6 @@ def drift(*, out: Out, law: DriftFlags = DriftFlags(), make: MakeFlags = MakeFla
     _make(Drift(**given(law), name=make.name or out.name), out, make)
 
 
-@synth.command
 def powerlaw(*, out: Out, law: PowerLawFlags = PowerLawFlags(), make: MakeFlags = MakeFlags()) -> None:
     """A graph that grows, with a power law of degrees, and replaces some of its edges.
 
@@ -179,7 +181,6 @@ def powerlaw(*, out: Out, law: PowerLawFlags = PowerLawFlags(), make: MakeFlags 
     _make(PowerLaw(**given(law), name=make.name or out.name), out, make)
 
 
-@synth.command
 def delete(
     graph: Annotated[Path, Parameter(help="The graph whose edges are taken.")],
     /,
@@ -213,7 +214,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-@synth.command
 def sizes(
     *, out: Annotated[Path, Parameter(help="The JSON file to make.")], law: SizesFlags = SizesFlags(),
     name: Annotated[str | None, Parameter(help="The name (default: the file's).")] = None,
@@ -232,3 +232,7 @@ def sizes(
     made = make_sizes(SizesOptions(**given(law), name=name or out.stem))
     write_sizes(made, out)
     sys.stdout.write(f"{out}: {len(made.edges):,} snapshots, {int(made.edges.sum()):,} edges in all\n")
+
+
+for _kind in (drift, powerlaw, delete, sizes):
+    synth.command(_kind, help_epilogue=MANUALS["synth"].epilogue(examples_of(_kind.__doc__)))

@@ -26,9 +26,12 @@ MOST_SCHEDULED = 3_000
 MOST_TIMED = 1_500
 
 
-def content_of(logs: list[RunLog], *, every_s: float = 0.0) -> dict[str, Any]:
-    """Return all that the page of these runs shows; with ``every_s`` it loads itself again so often."""
-    labels, comparison = labels_of(logs), compare(logs)
+def content_of(logs: list[RunLog], *, every_s: float = 0.0, target_loss: float | None = None) -> dict[str, Any]:
+    """Return all that the page of these runs shows; with ``every_s`` it loads itself again so often.
+
+    The table of several runs tells the time to ``target_loss`` (default: the lowest loss that all reached).
+    """
+    labels, comparison = labels_of(logs), compare(logs, target_loss=target_loss)
     return {
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "version": metadata.version("timeloom"),
         "every_s": every_s, "phases": list(PHASES),

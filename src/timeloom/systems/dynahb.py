@@ -4,7 +4,7 @@
 |---|---|
 | 4.1 cache of the L-hop neighbourhood | `plan/batch/neighbourhood.py`, `cutout.py`; `train/hybrid/cache.py` |
 | 4.2 load-aware partition, balanced groups | `plan/partition/load.py` |
-| 4.3 asynchronous averaging | `plan/batch/rounds.py`, `train/hybrid/apart.py` |
+| Algorithm 2: asynchronous averaging | `plan/batch/rounds.py`, `train/hybrid/apart.py` |
 | 5.1 batch size by reinforcement learning | `plan/tune/` |
 | 5.2 reservoir, Algorithm 3 | `plan/batch/feed.py`, `reservoir.py` |
 
