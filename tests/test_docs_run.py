@@ -30,7 +30,7 @@ ELSEWHERE = {
     r"timeloom ingest \S+ .*--out graphs/": "tests/graph/test_datasets.py: many and large files",
     r"timeloom --install-completion": "tests/cli/test_help.py, with a home folder of its own",
     r"torchrun --nnodes 2": "tests/cli/test_two_machines.py, on two network namespaces",
-    r'torchrun --nnodes "\$NODES"': "tests/test_examples.py, on one machine",
+    r"torchrun --nnodes \$NODES": "tests/test_examples.py, on one machine",
     r"srun |sbatch ": "the tests of examples/slurm.sh, with a stand-in for SLURM",
     r"kubectl ": "there is no cluster here; tests/test_examples.py reads the manifest",
     r"timeloom follow mails --task links": "waits ten minutes for snapshots; tests/cli/test_follow.py",

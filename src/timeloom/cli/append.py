@@ -28,6 +28,7 @@ def append(
     Examples
     --------
     timeloom append mails mails-of-june.csv
+    timeloom append mails mails-of-june.csv --stop 2026-07-01 --on-bad drop
     """
     from timeloom.graph.append import Append
     from timeloom.graph.append import append as run_append

@@ -14,12 +14,10 @@ from timeloom.errors import BadConfig, BadStore
 
 
 def check(
-    graph: Annotated[Path, Parameter(help="The graph to check.")],
+    graph: Annotated[Path, Parameter(help="The graph to check; with --leak also a run.")],
     /,
     *,
-    leak: Annotated[
-        bool, Parameter(help="Check instead that nothing predicted depends on the future; also takes a run.")
-    ] = False,
+    leak: Annotated[bool, Parameter(help="Check instead that nothing predicted depends on the future.")] = False,
     set_: Set = None,
     json: Annotated[bool, Parameter(help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, Parameter(help="Show no progress.")] = False,
@@ -33,6 +31,7 @@ def check(
     Examples
     --------
     timeloom check mails
+    timeloom check runs/mails --leak
     timeloom check mails --leak --set task.name=links
     """
     if leak:

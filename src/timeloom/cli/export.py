@@ -25,6 +25,7 @@ def export(
     Examples
     --------
     timeloom export mails --out mails.parquet
+    timeloom export mails --changes --out changes.parquet
     """
     from timeloom.graph.dynamic import open_graph
     from timeloom.graph.export import export as run_export

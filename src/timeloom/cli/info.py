@@ -27,6 +27,7 @@ def info(
     Examples
     --------
     timeloom info mails
+    timeloom info mails --json
     """
     from timeloom.graph.dynamic import open_graph
     from timeloom.graph.stats import stats

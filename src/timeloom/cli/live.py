@@ -35,6 +35,7 @@ def live(
     Examples
     --------
     timeloom live runs/mails
+    timeloom live runs/mails --once
     """
     from rich.console import Console
 

@@ -226,6 +226,7 @@ def evaluate(
     Examples
     --------
     timeloom evaluate runs/mails
+    timeloom evaluate runs/mails --part val --json
     """
     from timeloom.train.inference import evaluate as run_evaluate
 
@@ -254,6 +255,8 @@ def predict(
     Examples
     --------
     timeloom predict runs/mails --out next.parquet
+    timeloom predict runs/mails --at 20 --pairs asked.parquet --out answers.parquet
+    timeloom predict runs/mails --graph mails --out next.parquet --overwrite
     """
     from timeloom.graph.export import read_pairs, write_columns
     from timeloom.train.inference import predict as run_predict
