@@ -52,18 +52,18 @@ def elsewhere(line: str) -> bool:
 
 def runnable(line: str) -> list[str]:
     """Return what is run for a command."""
-    words = [NAMED.get(word, word) for word in shlex.split(line)]
-    if ("train" in words or "--systems" in words) and not set(NOT_SHORT) & set(words):
-        words += SHORT
-    return words
+    words = re.sub(r" --set train.epochs=\S+", "", line) if "--resume" not in line else line
+    told = [NAMED.get(word, word) for word in shlex.split(words)]
+    trains = "train" in told or "--systems" in told
+    return told + (SHORT if trains and not set(NOT_SHORT) & set(told) else [])
 
 
 def mails(path: Path, *, first_day: int, days: int) -> None:
-    """Write mails among 40 people, some of them with numbers, in a table."""
+    """Write mails among 400 people in a table."""
     rng = np.random.default_rng(first_day)
-    at = np.sort(rng.integers(first_day * 86_400, (first_day + days) * 86_400, 60 * days)) + 1_767_225_600
-    who = rng.integers(0, 40, len(at))
-    to = (who + rng.integers(1, 6, len(at))) % 40
+    at = np.sort(rng.integers(first_day * 86_400, (first_day + days) * 86_400, 400 * days)) + 1_767_225_600
+    who = rng.integers(0, 400, len(at))
+    to = (who + rng.integers(1, 6, len(at))) % 400
     rows = [f"{u},{v},{t}" for u, v, t in zip(who, to, at, strict=True)]
     path.write_text("\n".join(["source,target,time", *rows]) + "\n")
 
@@ -79,7 +79,7 @@ def do(words: list[str], folder: Path) -> str:
         words = [sys.executable, "-m", *words]
     done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = (folder / "mails.csv").read_text().replace("source,target,time", "buyer,seller,at,amount", 1)
     head, *rows = text.splitlines()
     (folder / "trades.csv").write_text("\n".join([head, *(f"{row},{place % 9 + 1}" for place, row in enumerate(rows))]))
-    firms = [f"{node},{node % 7},{node % 5},{'ab'[node % 2]}" for node in range(40)]
+    firms = [f"{node},{node % 7},{node % 5},{'ab'[node % 2]}" for node in range(400)]
     (folder / "firms.csv").write_text("\n".join(["id,size,age,sector", *firms]) + "\n")
     for name in ("my_model.py", "pyg_layers.py"):
         shutil.copy(ROOT / "examples" / name, folder / name)

@@ -175,19 +175,22 @@ class Fake:
         ]  # fmt: skip
 
     def _predicted(self, rng: np.random.Generator) -> Predicted:
-        truth = rng.gamma(2.0, 1.0, 400)
-        guess, what = truth + rng.normal(0, 0.35, 400), "log(1 + in-degree)"
-        classes: tuple[str, ...] = ()
+        drawn = rng.gamma(2.0, 1.0, 400)
+        guessed, classes = drawn + rng.normal(0, 0.35, 400), ("payment", "savings & loans", "<other>")
+        truth, told = ([round(value, 4) for value in side.tolist()] for side in (drawn, guessed))
+        if self.predicts == "value":
+            return self._told("log(1 + in-degree)", (), truth, told)
         if self.predicts == "class":
-            what, classes = "class of a node", ("payment", "savings & loans", "<other>")
-            truth, guess = (np.clip(side, 0, 2).astype(int) for side in (truth, guess))
-        if self.predicts == "probability":
-            what, classes = "probability of a link", ("not linked", "linked")
-            truth, guess = (truth > 1.7).astype(int), 1 / (1 + np.exp(1.7 - guess))
+            truth, told = ([float(min(max(int(value), 0), 2)) for value in side] for side in (truth, told))
+            return self._told("class of a node", classes, truth, told)
+        linked = [float(value > 1.7) for value in truth]
+        shares = (1 / (1 + np.exp(1.7 - guessed))).round(4).tolist()
+        return self._told("probability of a link", ("not linked", "linked"), linked, shares)
+
+    def _told(self, what: str, classes: tuple[str, ...], truth: list[float], told: list[float]) -> Predicted:
         return Predicted(
-            split="test", what=what, form=self.predicts, classes=classes,
-            truth=tuple(truth.astype(float).round(4).tolist()), predicted=tuple(guess.astype(float).round(4).tolist()),
-        )  # fmt: skip
+            split="test", what=what, form=self.predicts, classes=classes, truth=tuple(truth), predicted=tuple(told)
+        )
 
     def make(self, path: Path) -> Path:
         """Write it to a folder."""
