@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 MODELS = ("gcn_gru", "wdgcn", "evolvegcn_o", "gat_lstm")
-PLAIN, PROFILED, EPOCHS = 1, 2, 6
+PLAIN, PROFILED, EPOCHS = 1, 1, 5
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,20 @@ def graphs(names: list[str]) -> dict[str, Data]:
     """Return graphs, made once: slowly changing, growing, and a part of its edges replaced in every snapshot."""
     folder = ROOT / "runs" / "graphs"
     made = {
-        "as733": Data(folder / "as733-whole", ("window.length=8", "split.train=0.04", "split.val=0.01")),
+        "as733": Data(folder / "as733-1997", ("window.length=8",)),
         "ubuntu": Data(folder / "ubuntu-whole", ("window.length=2", "split.train=0.8", "split.val=0.1")),
-        "deleted": Data(folder / "deleted", ("window.length=8",)),
+        "deleted": Data(folder / "deleted-small", ("window.length=8",)),
     }
-    static, deleted = str(folder / "static"), str(folder / "deleted")
+    static, deleted = str(folder / "static-small"), str(folder / "deleted-small")
     steps = {
-        "as733": [["ingest", "snap:as-733", "--from", str(SHARED / "large"), "--out", str(made["as733"].path)]],
+        "as733": [
+            ["ingest", "snap:as-733", "--from", str(SHARED / "large"), "--stop", "1997-12-15",
+             "--out", str(made["as733"].path)],
+        ],
         "ubuntu": [["ingest", "local:ubuntu", "--from", str(SHARED / "labelled"), "--out", str(made["ubuntu"].path)]],
         "deleted": [
-            ["synth", "powerlaw", "--out", static, "--overwrite"],
-            ["synth", "delete", static, "--out", deleted, "--num-snapshots", "40", "--turnover", "0.02",
+            ["synth", "powerlaw", "--num-nodes", "5000", "--num-edges", "40000", "--out", static, "--overwrite"],
+            ["synth", "delete", static, "--out", deleted, "--num-snapshots", "36", "--turnover", "0.02",
              "--first-share", "0.5", "--last-share", "0.9"],
         ],
     }  # fmt: skip
@@ -95,7 +98,7 @@ def run(data: Data, model: str, options: tuple[str, ...], workers: int, out: Pat
     """Train with one variant; return what its scheduled epochs came to."""
     settings = {
         "train.epochs": EPOCHS, "train.patience": 0, "train.validate_every": EPOCHS, "train.spans": 100_000,
-        "train.threads": 1, "train.save_seconds": 10_000, "model.hidden": 64,
+        "train.threads": 1, "train.save_seconds": 10_000, "model.hidden": 32,
         "schedule.plain_epochs": PLAIN, "schedule.profile_epochs": PROFILED,
     }  # fmt: skip
     changed = [*(f"{name}={value}" for name, value in settings.items()), *data.settings]
