@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.damaged import damaged, reseal_records
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
     Averaged,
@@ -41,7 +43,9 @@ from timeloom.records import (
     as_json,
     from_json,
     read,
+    read_config,
 )
+from timeloom.records.seal import seal_line, seal_of
 
 CONFIG_TEXT = 'graph = "g"\r\nname = "ü"\n'
 EXAMPLES: list[Record] = [
@@ -203,7 +207,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
         with pytest.raises(BadRun, match=r"has no config.toml, so it is not a run"):
             call(tmp_path / "other")
     (run / "config.toml").write_bytes(b"\xff")
-    with pytest.raises(BadRun, match=r"config.toml cannot be read"):
+    with pytest.raises(BadRun, match=r"config.toml cannot be read .its last line is no checksum"):
         RunDirectory.open(run)
     (run / "records.jsonl").unlink()
     with pytest.raises(BadRun, match=r"has no records.jsonl"):
@@ -258,17 +262,68 @@ def test_a_torn_last_line_was_never_written(run: Path, torn: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"", b"[1]", b"{", b"\xff", b"{}", b'{"kind": "x"}', b"NaN", b"[" * 100_000])
 def test_a_broken_line_is_refused_and_named(run: Path, line: bytes) -> None:
-    lines = (run / "records.jsonl").read_bytes().split(b"\n")
-    (run / "records.jsonl").write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]))
+    lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
+    before = seal_of(lines[1])
+    assert before is not None
+    (run / "records.jsonl").write_bytes(b"".join([*lines[:2], seal_line(line, before)[0], *lines[2:]]))
     with pytest.raises(BadRun, match=r"records.jsonl, line 3 cannot be read"):
         read(run)
 
 
 def test_what_json_has_not_is_refused(run: Path) -> None:
-    text = (run / "records.jsonl").read_text()
-    (run / "records.jsonl").write_text(text.replace('"loss": 0.5', '"loss": NaN', 1))
+    reseal_records(run, lambda lines: [line.replace(b'"loss": 0.5', b'"loss": NaN') for line in lines])
     with pytest.raises(BadRun, match=r"line 2 cannot be read .NaN is not JSON"):
         read(run)
+
+
+def test_no_damage_of_the_records_or_the_settings_is_accepted(run: Path) -> None:
+    rng = np.random.default_rng(0)
+    for turn in range(300):
+        path = run / ("records.jsonl", "config.toml")[turn % 2]
+        whole = path.read_bytes()
+        path.write_bytes(damaged(whole, rng))
+        try:
+            found, text = read(run), read_config(run)
+        except BadRun as error:
+            assert path.name in str(error)
+        else:
+            # An end that is cut off, or a line that was begun, is that of a process that was killed there.
+            left = path.read_bytes()
+            assert path.name == "records.jsonl"
+            assert whole.startswith(left) or left.startswith(whole)
+            assert (found, text) == (EXAMPLES[: len(found)], CONFIG_TEXT)
+        path.write_bytes(whole)
+    assert read(run) == EXAMPLES
+
+
+def test_a_line_that_was_left_out_moved_or_put_in_is_noticed(run: Path) -> None:
+    records = run / "records.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    for changed, number in (
+        ([lines[0], *lines[2:]], 2),
+        ([lines[0], lines[2], lines[1], *lines[3:]], 2),
+        ([lines[0], lines[0], *lines[1:]], 2),
+        (lines[1:], 1),
+        ([b'{"kind": "warned", "sentence": "x"}\n', *lines], 1),
+        ([*lines[:-1], lines[-1][:-1] + b"\x0b"], len(lines)),
+    ):
+        records.write_bytes(b"".join(changed))
+        with pytest.raises(BadRun, match=rf"records.jsonl, line {number} cannot be read .*restore it from a copy"):
+            read(run)
+
+
+def test_damage_before_a_checkpoint_is_noticed_when_a_run_goes_on(run: Path) -> None:
+    with RunDirectory.open(run) as directory:
+        size = directory.size()
+    lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "records.jsonl").write_bytes(b"".join([*lines[:3], lines[3].replace(b"0.5", b"0.7", 1), *lines[4:]]))
+    with RunDirectory.open(run) as directory:
+        with pytest.raises(BadRun, match=r"line 4 cannot be read .*--resume RUN --checkpoint NAME"):
+            directory.truncate(size)
+        before = sum(map(len, lines[:3]))
+        directory.truncate(before)
+        directory.append(Warned(sentence="again"))
+    assert read(run) == [*EXAMPLES[:3], Warned(sentence="again")]
 
 
 def test_records_of_work_that_is_done_again_are_not_there_twice(run: Path) -> None:
@@ -366,7 +421,7 @@ def test_killed_while_it_is_made_a_run_can_be_made_again(tmp_path: Path, old: bo
                 assert directory.config_text == "old" or not found
         ended = (run / "config.toml").exists()
         RunDirectory.create(run, "new", overwrite=ended).close()
-        assert (run / "config.toml").read_text() == "new"
+        assert read_config(run) == "new"
         assert {path.name for path in run.iterdir()} == {".lock", "checkpoints", "config.toml", "records.jsonl"}
         if status == 0:
             break

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.damaged import reseal_records
 from tests.report.fake import Fake
 from timeloom.errors import BadConfig, BadRun
 from timeloom.records import RunDirectory
+from timeloom.records.seal import seal_config
 from timeloom.report.content import content_of
 from timeloom.report.html import page_of, write_page
 from timeloom.report.log import read_log
@@ -55,7 +57,8 @@ def content(*paths: Path) -> dict[str, Any]:
 def evil_run(path: Path) -> Path:
     name = EVIL.replace("/", "\u2215")
     run = Fake(graph=EVIL, warning=EVIL).make(path / name)
-    (run / "config.toml").write_text(f"graph = {json.dumps(EVIL)}\n[model]\nname = {json.dumps(EVIL)}\n# {EVIL}\n")
+    text = f"graph = {json.dumps(EVIL)}\n[model]\nname = {json.dumps(EVIL)}\n# {EVIL}\n"
+    (run / "config.toml").write_bytes(seal_config(text))
     return run
 
 
@@ -119,8 +122,8 @@ def test_a_page_says_of_a_run_what_its_records_say(tmp_path: Path) -> None:
 
 def test_a_model_that_is_worse_is_called_worse(tmp_path: Path) -> None:
     run = Fake().make(tmp_path / "run")
-    text = (run / "records.jsonl").read_text().replace('"persistence": {"mse": 0.214', '"persistence": {"mse": 0.014')
-    (run / "records.jsonl").write_text(text)
+    good, bad = b'"persistence": {"mse": 0.214', b'"persistence": {"mse": 0.014'
+    reseal_records(run, lambda lines: [line.replace(good, bad) for line in lines])
     card = content(run)["runs"][0]["cards"][0]
     assert "worse than persistence" in card["note"]
     assert card["good"] is False

@@ -20,6 +20,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from tests.damaged import damaged
 from timeloom.errors import BadRun, TooLarge
 from timeloom.train.checkpoint import STATE, TENSORS, Checkpoint, keep, latest, load, name_of, names, save
 
@@ -101,19 +102,6 @@ def test_tensors_that_share_a_storage_are_saved_apart(tmp_path: Path) -> None:
     save(tmp_path, name_of(13, 0), {"alone": alone}, {})
     assert torch.equal(load(tmp_path, name_of(13, 0)).tensors["alone"], alone)
     assert (tmp_path / name_of(13, 0) / TENSORS).stat().st_size < 200
-
-
-def damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """Return the data with one byte altered, or cut short, or with a few bytes more."""
-    place = int(rng.integers(len(data)))
-    way = int(rng.integers(4))
-    if way == 0:
-        return data[:place]
-    if way == 1:
-        return data + bytes(rng.integers(0, 256, 1 + place % 9, dtype=np.uint8))
-    changed = bytearray(data)
-    changed[place] ^= 1 << int(rng.integers(8)) if way == 2 else int(rng.integers(1, 256))
-    return bytes(changed)
 
 
 def test_no_damage_is_accepted(tmp_path: Path) -> None:

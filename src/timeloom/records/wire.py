@@ -11,6 +11,7 @@ from timeloom.errors import BadRun
 from timeloom.records.kinds import Record
 
 Read = Callable[[Any], Any]
+_MOST_AS_FLOAT = 1 << 1023
 
 
 class _Odd(Exception):
@@ -116,7 +117,7 @@ def _scalar_reader(members: tuple[type, ...]) -> Read:
             return value
         if float in members and value is None:
             return math.nan
-        if float in members and type(value) is int:
+        if float in members and type(value) is int and abs(value) < _MOST_AS_FLOAT:
             return float(value)
         raise _Odd(value)
 

@@ -275,6 +275,7 @@ class Trainer:
         if saved.state["beside"]:
             self.beside_saved = Beside(parts.get("beside", {}), saved.state["beside"])
         if self.run is not None:
+            self.run.check(saved.state["records_bytes"])
             # Later checkpoints know of records that are now forgotten.
             names = checkpoint.names(self.run.checkpoints)
             checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
