@@ -18,6 +18,10 @@ Ctrl-C ends a command with 130, SIGTERM with 143.
 
 from __future__ import annotations
 
+import errno
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 class TimeloomError(Exception):
     """The root of the tree. Its text says what was asked, what was found and what to do."""
@@ -85,3 +89,8 @@ class Interrupted(TimeloomError):
     """A run that was asked to stop and was saved: go on with --resume."""
 
     exit_code = 75
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether something could not be written for want of room, of the disk or of a quota."""
+    return error.errno in _DISK_FULL

@@ -104,17 +104,39 @@ def test_tensors_that_share_a_storage_are_saved_apart(tmp_path: Path) -> None:
     assert (tmp_path / name_of(13, 0) / TENSORS).stat().st_size < 200
 
 
-def test_no_damage_is_accepted(tmp_path: Path) -> None:
-    save(tmp_path, NAME, some_tensors(), STATE_SAVED)
-    rng = np.random.default_rng(0)
-    for turn in range(300):
-        path = tmp_path / NAME / (TENSORS, STATE)[turn % 2]
+def refuse_all(folder: Path, count: int, seed: int) -> None:
+    save(folder, NAME, some_tensors(), STATE_SAVED)
+    rng = np.random.default_rng(seed)
+    for turn in range(count):
+        path = folder / NAME / (TENSORS, STATE)[turn % 2]
         whole = path.read_bytes()
         path.write_bytes(damaged(whole, rng))
         with pytest.raises(BadRun, match=rf"{path.name} (does not fit|holds).*restore it from a copy"):
-            load(tmp_path, NAME)
+            load(folder, NAME)
         path.write_bytes(whole)
-    assert load(tmp_path, NAME).state == STATE_SAVED
+    assert load(folder, NAME).state == STATE_SAVED
+
+
+def test_no_damage_is_accepted(tmp_path: Path) -> None:
+    refuse_all(tmp_path, 300, 0)
+
+
+@pytest.mark.slow
+def test_none_of_ten_thousand_damages_is_accepted(tmp_path: Path) -> None:
+    refuse_all(tmp_path, 10_000, 1)
+
+
+@pytest.mark.parametrize("file", [TENSORS, STATE])
+def test_a_missing_file_and_one_of_another_checkpoint_are_refused(tmp_path: Path, file: str) -> None:
+    for number in (1, 2):
+        save(tmp_path, name_of(number, 0), numbered(number), {"number": number})
+    path = tmp_path / name_of(2, 0) / file
+    path.write_bytes((tmp_path / name_of(1, 0) / file).read_bytes())
+    with pytest.raises(BadRun, match=rf"{TENSORS} does not fit its checksum.*--checkpoint {name_of(1, 0)}$"):
+        latest(tmp_path)
+    path.unlink()
+    with pytest.raises(BadRun, match=rf"{file} cannot be read \(No such file.*--checkpoint {name_of(1, 0)}$"):
+        latest(tmp_path)
 
 
 def test_every_byte_of_the_state_counts(tmp_path: Path) -> None:

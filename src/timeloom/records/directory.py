@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
-from timeloom.errors import BadConfig, BadRun, TooLarge
+from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records.kinds import Record
 from timeloom.records.seal import FIRST, Altered, open_config, open_line, seal_config, seal_line, seal_of
 from timeloom.records.wire import as_json, from_json
@@ -30,7 +30,6 @@ CONFIG, RECORDS, CHECKPOINTS, REPORT = "config.toml", "records.jsonl", "checkpoi
 _TRIALS = "trials.json"
 _LOCK = ".lock"
 _ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_LINE_BYTES, _LARGEST_CONFIG_BYTES = 1 << 28, 1 << 20
 _SEAL_ROOM = 64
 _RESTORE = "restore it from a copy, or go on from a checkpoint of before with --resume RUN --checkpoint NAME"
@@ -301,7 +300,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if is_disk_full(error):
             raise TooLarge(f"run {path}: {error.strerror} while writing; free some disk space and try again") from None
         raise BadRun(
             f"run {path} cannot be written ({error.strerror}): make it writable, or use another folder"
