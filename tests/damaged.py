@@ -24,7 +24,7 @@ def damaged(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def reseal_records(run: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
-    """Change the lines of a run's records and make all checksums right again, so that only their meaning can be wrong."""
+    """Change the lines of a run's records and make all checksums right again: only their meaning can be wrong."""
     seal, bodies = FIRST, list[bytes]()
     for line in (run / "records.jsonl").read_bytes().splitlines(keepends=True):
         body, seal = open_line(line, seal)

@@ -20,6 +20,7 @@ from timeloom.train.runs import resume, train
 Command = Callable[[Path], list[str]]
 QUICK = ("--set=model.name=gcn_gru", "--set=model.hidden=4", "--set=window.length=3", "--set=train.threads=1",
          "--set=train.device=cpu", "--set=train.epochs=2", "--quiet")  # fmt: skip
+LIVE = (*QUICK[:-2], "--set=live.steps=2", "--quiet")
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ COMMANDS: dict[str, tuple[Command, int, int]] = {
     "append": (lambda d: ["append", f"{d}/graph", f"{d}/more.csv", "--quiet"], 5, 2),
     "train": (lambda d: ["train", f"{d}/../graph", "--out", f"{d}/new", *QUICK], 5, 4),
     "resume": (lambda d: ["train", "--resume", f"{d}/run", "--set", "train.epochs=9", "--quiet"], 5, 4),
-    "follow": (lambda d: ["follow", f"{d}/../graph", "--out", f"{d}/live", "--until", "9", *QUICK[:-2], "--quiet"], 5, 4),
+    "follow": (lambda d: ["follow", f"{d}/../graph", "--out", f"{d}/live", "--until", "9", *LIVE], 5, 4),
     "report": (lambda d: ["report", f"{d}/run"], 5, 4),
     "trace": (lambda d: ["trace", f"{d}/run", "--out", f"{d}/trace.json"], 5, 4),
     "export": (lambda d: ["export", f"{d}/graph", "--out", f"{d}/back.parquet"], 5, 2),

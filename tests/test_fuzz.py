@@ -1,8 +1,8 @@
 """Whatever a checkpoint, the records, the settings or a graph's folder hold: a sentence, or what was written.
 
-Two kinds of bad input. *Damage* is what disks and copies do to bytes; it must be refused, checksums see to it. *Forgery*
-changes what a file means and makes its checksums right again; then it must be refused in a sentence, or mean something
-that a run can have been told. Whatever is accepted is looked at: accepted in silence would be a failure, too.
+Two kinds of bad input. *Damage* is what disks and copies do to bytes; it must be refused, checksums see to it.
+*Forgery* changes what a file means and makes its checksums right again; then it must be refused in a sentence, or mean
+something that a run can have been told. Whatever is accepted is looked at: accepted in silence would be a failure, too.
 
 `python -m tests.test_fuzz 10000 checkpoint` prints a line of the table in docs/reliability.md.
 """
@@ -52,8 +52,9 @@ from timeloom.train.trainer import Trainer
 LIMIT_S = 10.0
 """What takes longer hangs."""
 ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 7, 2**31, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, math.inf, -math.inf, math.nan,
-    "", "x", "none", "../x", "\0", "\ud800", "é\u202e", "a" * 300, "</script>", "$\\frac", "[/b]", [], [[]], [None],
+    None, True, False, 0, 1, -1, 7, 2**31, 2**63, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308, math.inf, -math.inf,
+    math.nan, "", "x", "none", "../x", "\0", "\ud800", "é\u202e", "a" * 300, "</script>", "$\\frac", "[/b]", [], [[]],
+    [None],
     {}, {"": {}}, [1, "a"], {"kind": "x"}, "inf", "1e999", -5, 3.5, [0] * 40,
 ]  # fmt: skip
 
@@ -280,7 +281,9 @@ def reader_of_settings(folder: Path) -> Attempt:
             told = json.dumps(odd)
         except (ValueError, OverflowError):
             told = "nan"
-        return rng.choice([told, told, str(odd), "[" * rng.randrange(1, 300), "1979-05-27", "0x1F", "'''", "{a=1}", "+1_0"])
+        return rng.choice(
+            [told, told, str(odd), "[" * rng.randrange(1, 300), "1979-05-27", "0x1F", "'''", "{a=1}", "+1_0"]
+        )
 
     def attempt(rng: random.Random) -> str:
         way = rng.randrange(4)

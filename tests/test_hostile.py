@@ -30,8 +30,7 @@ from timeloom.cli import run
 from timeloom.config import MAX_DEPTH, parse_sets, read_toml
 from timeloom.errors import BadConfig, BadInput, BadRun, BadStore, TimeloomError, TooLarge
 from timeloom.graph.dynamic import open_graph
-from timeloom.graph.ingest import AttributeOptions, Columns, Ingest, Reading, Windows, ingest
-from timeloom.graph.ingest import signals, unpacked
+from timeloom.graph.ingest import AttributeOptions, Columns, Ingest, Reading, Windows, ingest, signals, unpacked
 from timeloom.graph.sizes import read_sizes
 from timeloom.graph.store import MANIFEST
 from timeloom.plan.machine import costs_at
@@ -96,7 +95,8 @@ def test_nothing_in_the_package_executes_or_unpacks_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize("line", [
-    "import pickle", "from pickle import loads", "import torch.multiprocessing as mp", "from torch.distributed import rpc",
+    "import pickle", "from pickle import loads", "import torch.multiprocessing as mp",
+    "from torch.distributed import rpc",
     "import yaml", "x = eval('1')", "exec(text)", "torch.load(path)", "torch.load(path, weights_only=True)",
     "np.load(path)", "np.load(path, allow_pickle=True)", "pd.read_pickle(path)", "tar.extractall(where)",
     "td.broadcast_object_list(x)", "subprocess.run(text, shell=True)", "spec.loader.exec_module(module)",
@@ -169,9 +169,10 @@ def test_no_source_of_rows_executes_a_pickle(tmp_path: Path, planted: bytes, end
             with pytest.raises(TimeloomError):
                 ingest({"source": [0], "target": [1], "time": [0]}, tmp_path / "g",
                        Ingest(windows=Windows(kind="given"), attributes=attributes))  # fmt: skip
+        table = AttributeOptions(nodes=path, features="columns:a")
         with pytest.raises(TimeloomError):
             ingest({"source": [0], "target": [1], "time": [0]}, tmp_path / "g",
-                   Ingest(windows=Windows(kind="given"), attributes=AttributeOptions(nodes=path, features="columns:a")))  # fmt: skip
+                   Ingest(windows=Windows(kind="given"), attributes=table))  # fmt: skip
 
 
 def test_arrow_metadata_is_not_unpickled(tmp_path: Path, planted: bytes) -> None:
@@ -277,7 +278,9 @@ def test_a_bomb_is_refused_with_both_sizes_and_a_way_to_allow_it(
         path = tmp_path / f"bomb{ending}"
         path.write_bytes(data)
         options = BY_NAME if ending in (".npz", ".parquet") else GIVEN
-        with pytest.raises(TooLarge, match=rf"has {len(data):,} bytes and unpacks to [\d,]+ or more.*TIMELOOM_UNPACKED="):
+        with pytest.raises(
+            TooLarge, match=rf"has {len(data):,} bytes and unpacks to [\d,]+ or more.*TIMELOOM_UNPACKED="
+        ):
             ingest(path, tmp_path / "g", options)
         assert not (tmp_path / "g").exists()
     monkeypatch.setenv("TIMELOOM_UNPACKED", "20MiB")
@@ -334,7 +337,7 @@ def test_a_link_or_a_device_in_an_archive_is_refused(tmp_path: Path, kind: bytes
         info = tarfile.TarInfo("e1.csv")
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info)
-    with pytest.raises(BadInput, match="e1.csv, which is a link or no file"):
+    with pytest.raises(BadInput, match=r"e1\.csv, which is a link or no file"):
         ingest(tmp_path / "e.tar", tmp_path / "g", Ingest(reading=Reading(timed=False)))
 
 
@@ -349,6 +352,14 @@ def test_a_graph_names_no_file_outside_itself(made: Path, tmp_path: Path) -> Non
 DEEP = 100_000
 
 
+def is_text_or_too_deep(sets: list[str]) -> bool:
+    """Say whether arguments of --set are refused as too deep, or else taken as text."""
+    try:
+        return isinstance(parse_sets(sets)["a"], str)
+    except BadConfig as error:
+        return "deep" in str(error)
+
+
 def test_what_is_nested_deep_is_refused_in_a_sentence(made: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     for text in (
@@ -359,10 +370,7 @@ def test_what_is_nested_deep_is_refused_in_a_sentence(made: Path, tmp_path: Path
         with pytest.raises(BadConfig, match=r"nested too deep|is not TOML|more than 1048576 bytes"):
             read_toml(path)
     for sets in ([f"{'a.' * 3000}b=1"], [f"a={'[' * 900}{']' * 900}"], [f"a={'{b=' * 300}1{'}' * 300}"]):
-        try:
-            assert isinstance(parse_sets(sets)["a"], str)
-        except BadConfig as error:
-            assert "deep" in str(error)
+        assert is_text_or_too_deep(sets)
     run_folder = copy_of(made, tmp_path, "run")
     (run_folder / "config.toml").write_bytes(seal_config(f"{'a.' * 5000}b = 1\n"))
     with pytest.raises(BadConfig, match="nested too deep"):

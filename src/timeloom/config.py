@@ -88,7 +88,9 @@ def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
             raise BadConfig(f"--set {text} has no '=': write --set KEY=VALUE, such as --set model.hidden=16")
         key = tuple(part.strip() for part in dotted.split("."))
         if len(key) > MAX_DEPTH:
-            raise BadConfig(f"--set {text[:60]}... has {len(key)} dots or more: no setting lies deeper than {MAX_DEPTH}")
+            raise BadConfig(
+                f"--set {text[:60]}... has {len(key)} dots or more: no setting lies deeper than {MAX_DEPTH}"
+            )
         if not all(key):
             raise BadConfig(f"--set {text} has an empty key: write --set KEY=VALUE, such as --set model.hidden=16")
         for other in values - {key}:

@@ -1,7 +1,8 @@
-"""A run that would not stay within its memory is refused before its first step; one that runs out all the same says why."""
+"""A run that would not stay within its memory is refused before its first step; one that runs out says why."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from timeloom.cli import run
 from timeloom.config import build, merge
 from timeloom.errors import BadConfig, TooLarge
 from timeloom.graph.dynamic import open_graph
+from timeloom.systems import preset_of
 from timeloom.train import budget
 from timeloom.train.budget import available_bytes, expect, told_of_memory
 from timeloom.train.rehearse import lent_bytes
@@ -63,7 +65,7 @@ def test_what_is_kept_is_cut_to_the_room_that_is_left(drifting: Path, monkeypatc
 
 
 def test_memory_is_a_size_and_changes_no_result(drifting: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadConfig, match="train.memory_bytes=0 is no size"):
+    with pytest.raises(BadConfig, match=r"train\.memory_bytes=0 is no size"):
         train(drifting, tmp_path / "run", small({"train": {"memory_bytes": 0}}))
     train(drifting, tmp_path / "free", small())
     train(drifting, tmp_path / "bound", small({"train": {"memory_bytes": 1 << 40}}))
@@ -77,8 +79,6 @@ def test_memory_is_a_size_and_changes_no_result(drifting: Path, tmp_path: Path) 
     ("dynahb", "hybrid.snapshot_shares and model.hidden"), ("distdy", "distdy.fanouts (now [10, 10]) and model.hidden"),
 ])  # fmt: skip
 def test_the_two_settings_that_memory_grows_with_are_those_of_the_system(system: str, names: str) -> None:
-    from timeloom.systems import preset_of
-
     own = {} if system == "none" else preset_of(system).settings
     settings = build(RunSettings, merge(own, {"graph": "g"}, {} if system != "none" else {"window": {"length": 6}}))
     first, _, rest = names.partition(" (now")
@@ -120,8 +120,6 @@ def test_out_of_memory_tells_what_was_predicted_and_what_was_available(tmp_path:
     assert ended.stderr.startswith("timeloom: out of memory (")
     assert ended.stderr.count("\n") == 1
     told = ended.stderr.replace(",", "")
-    import re
-
     found = re.search(r"a step was predicted to hold (\d+) bytes and (\d+) bytes were available when it failed", told)
     assert found, ended.stderr
     predicted, available = map(int, found.groups())

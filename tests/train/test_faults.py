@@ -48,20 +48,27 @@ def heavy(path: Path, weight: float, at: int) -> Path:
 
 def test_a_degree_that_no_single_precision_number_holds_is_named(tmp_path: Path) -> None:
     graph = heavy(tmp_path / "g", 3e38, at=1)
-    with pytest.raises(Diverged, match=r"the start, after step 0 \(epoch 0\): the features \(degree\) of snapshot 1 held inf \(of row \d"):
+    with pytest.raises(
+        Diverged,
+        match=r"the start, after step 0 \(epoch 0\): the features \(degree\) of snapshot 1 held inf \(of row \d",
+    ):
         train(graph, tmp_path / "run", small({"inputs": {"features": "degree"}}))
 
 
 def test_a_weight_that_no_single_precision_number_holds_is_named(tmp_path: Path) -> None:
     graph = heavy(tmp_path / "g", 1e200, at=1)
-    with pytest.raises(Diverged, match=r"the start, after step 0 .*the weights of snapshot 1 held 1e\+200 \(of the edge 3 -> 5\)"):
+    with pytest.raises(
+        Diverged, match=r"the start, after step 0 .*the weights of snapshot 1 held 1e\+200 \(of the edge 3 -> 5\)"
+    ):
         train(graph, tmp_path / "run", small())
 
 
 def test_values_of_which_no_deviation_can_be_told_are_named(tmp_path: Path) -> None:
     graph = heavy(tmp_path / "g", 1e200, at=1)
     settings = small({"train": {"precision": "float64"}, "inputs": {"features": "degree"}, "task": {"residual": False}})
-    with pytest.raises(Diverged, match=r"the start, after step 0 \(epoch 0\): the features \(degree\) of snapshot 1 held inf"):
+    with pytest.raises(
+        Diverged, match=r"the start, after step 0 \(epoch 0\): the features \(degree\) of snapshot 1 held inf"
+    ):
         train(graph, tmp_path / "run", settings)
     signals = np.ones((10, 9))
     signals[2, 3] = 1e200
@@ -160,10 +167,7 @@ def test_what_one_rank_finds_ends_all_in_the_same_step_with_the_same_words(drift
         if world.rank == 1:
             trainer.session.feed.faults.note("the number 7")
         with pytest.raises(Diverged) as found:
-            if system == "dynahb":
-                list(train_apart(trainer))
-            else:
-                take_steps(trainer, 5)
+            _ = list(train_apart(trainer)) if system == "dynahb" else take_steps(trainer, 5)
         told.append((trainer.progress.step, str(found.value)))
         trainer.close()
 

@@ -130,3 +130,20 @@ def test_following_goes_on_from_the_checkpoint_that_is_offered(
     assert run(follow) == 4
     assert f"the newest that is whole is --checkpoint {names[-2]}" in capsys.readouterr().err
     assert run([*follow, "--checkpoint", names[-2]]) == 0
+
+
+def test_a_run_is_checked_part_by_part(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(made / "run", out)
+    assert run(["check", str(out)]) == 0
+    assert "all is well" in capsys.readouterr().out
+    (name,) = (path.name for path in (out / "checkpoints").iterdir())
+    for file in ("config.toml", "records.jsonl", f"checkpoints/{name}/state.json"):
+        data = bytearray((out / file).read_bytes())
+        data[len(data) // 2] ^= 1
+        (out / file).write_bytes(data)
+    assert run(["check", str(out)]) == 4
+    told = capsys.readouterr()
+    assert "is broken in 3 ways" in told.err
+    assert [part in line for part, line in zip(("config", "records", "state"), told.out.splitlines(), strict=True)]
+    assert run(["check", str(out), "--json"]) == 4

@@ -280,4 +280,6 @@ def models() -> None:
     from timeloom.nn.models import MODELS
 
     sys.stdout.write("".join(f"{name:16} {model.about}\n" for name, model in MODELS.items()))
-    sys.stdout.write(f"{'FILE.py:Class':16} a model of your own: a class in a file, whose code is run (docs/models.md)\n")
+    sys.stdout.write(
+        f"{'FILE.py:Class':16} a model of your own: a class in a file, whose code is run (docs/models.md)\n"
+    )

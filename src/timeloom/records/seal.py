@@ -1,4 +1,4 @@
-"""How a byte of a run's files that was altered is noticed: every line of the records, and the settings, carry a checksum.
+"""How a byte of a run's files that was altered is noticed: lines of the records, and the settings, carry checksums.
 
 The checksum of a line begins with that of the line before it, so that no line can be altered, left out, put in or
 moved. Only an end that is cut off cannot be told from a process that was killed there; a checkpoint knows better.

@@ -33,7 +33,7 @@ def expect(session: Session) -> Expected:
     What is kept between steps is cut to the room that is left, unless a size was asked for.
     """
     settings, most = session.settings, session.settings.train.memory_bytes
-    whole = settings.system.divide == "windows" or session.world.size == 1
+    whole = session.world.size == 1 or (most is not None and settings.system.divide == "windows")
     step = predicted_bytes(session, always=most is not None) if whole and settings.system.unit == "window" else None
     if most is None:
         return Expected(step)

@@ -31,7 +31,9 @@ class Faults:
         bad = np.isinf(values) if unknown else ~np.isfinite(values)
         if bad.any():
             place = tuple(np.argwhere(bad)[0].tolist())
-            self.first = f"{what} of snapshot {t} held {values[place]} (of row {place[0]}, and {int(bad.sum()) - 1} more)"
+            self.first = (
+                f"{what} of snapshot {t} held {values[place]} (of row {place[0]}, and {int(bad.sum()) - 1} more)"
+            )
 
     def note(self, what: str) -> None:
         """Take note of something that is no number, if it is the first."""

@@ -38,7 +38,18 @@ from timeloom.train.stopping import stop_requests
 from timeloom.train.trainer import Trainer
 from timeloom.train.verify import refuse_altered
 
-MAY_CHANGE = ("epochs", "patience", "save_seconds", "keep", "threads", "cache_bytes", "memory_bytes", "verify", "log_steps", "tensorboard")
+MAY_CHANGE = (
+    "epochs",
+    "patience",
+    "save_seconds",
+    "keep",
+    "threads",
+    "cache_bytes",
+    "memory_bytes",
+    "verify",
+    "log_steps",
+    "tensorboard",
+)
 """What of [train] a resumed run may be given anew: nothing of it changes what an epoch computes."""
 Show = Callable[[Record], None]
 

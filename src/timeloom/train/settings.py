@@ -132,7 +132,9 @@ class TrainSettings:
         if self.cache_bytes is not None and self.cache_bytes < 0:
             raise BadConfig(f"train.cache_bytes={self.cache_bytes} is no size: give 0 or more")
         if self.memory_bytes is not None and self.memory_bytes <= 0:
-            raise BadConfig(f"train.memory_bytes={self.memory_bytes} is no size: give more than 0, such as --memory 2GiB")
+            raise BadConfig(
+                f"train.memory_bytes={self.memory_bytes} is no size: give more than 0, such as --memory 2GiB"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

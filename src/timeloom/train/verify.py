@@ -1,12 +1,17 @@
-"""Whether the graph that a run reads is what was written: every byte, before the first step."""
+"""Whether the graph that a run reads, and the run itself, are what was written: every byte."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from pathlib import Path
 
 from timeloom.dist.collectives import World
-from timeloom.errors import BadStore
+from timeloom.errors import BadStore, TimeloomError
 from timeloom.graph.dynamic import DynamicGraph
+from timeloom.records import CHECKPOINTS, read
+from timeloom.train import checkpoint
+from timeloom.train.reopen import settings_of_run
 
 
 def refuse_altered(world: World, graph: DynamicGraph, known: Collection[str] = ()) -> None:
@@ -21,3 +26,15 @@ def refuse_altered(world: World, graph: DynamicGraph, known: Collection[str] = (
             f"{graph.path}: {found}; restore it from a copy, or ingest it again ('timeloom check {graph.path}' names "
             "all that is wrong)"
         )
+
+
+def problems_of_run(run: Path) -> Iterator[str]:
+    """Yield a sentence for each of a run's settings, records and checkpoints that is not what was written."""
+    folder = run / CHECKPOINTS
+    parts: list[Callable[[], object]] = [lambda: settings_of_run(run), lambda: read(run)]
+    parts += [partial(checkpoint.load, folder, name) for name in checkpoint.names(folder)]
+    for part in parts:
+        try:
+            part()
+        except TimeloomError as error:
+            yield str(error)

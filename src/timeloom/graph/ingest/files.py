@@ -167,8 +167,9 @@ def stream(file: TextFile) -> tuple[Stream, IO[bytes]]:
     """Return the decompressed stream of a file, and the raw file below it, whose position tells the progress."""
     raw = _opened(file.path)
     try:
-        source = zipfile.ZipFile(raw).open(file.member) if file.member else raw
-        return decompressed(str(file), source, file.size_bytes), raw
+        return decompressed(
+            str(file), zipfile.ZipFile(raw).open(file.member) if file.member else raw, file.size_bytes
+        ), raw
     except (*_FAILURES, KeyError) as error:
         raw.close()
         raise _broken(str(file), error) from None

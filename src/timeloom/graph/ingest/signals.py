@@ -185,8 +185,8 @@ def read_json(path: Path) -> Listed:
             content += block
             if len(content) > MOST_JSON_BYTES:
                 raise TooLarge(
-                    f"{path} holds {len(content):,} bytes of JSON or more, beyond the {MOST_JSON_BYTES:,} that are read, "
-                    "for all of it must be in memory at once: write it as .npz or as a table"
+                    f"{path} holds {len(content):,} bytes of JSON or more, beyond the {MOST_JSON_BYTES:,} that are "
+                    "read, for all of it must be in memory at once: write it as .npz or as a table"
                 )
     try:
         data = json.loads(content)

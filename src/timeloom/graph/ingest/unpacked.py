@@ -36,8 +36,8 @@ def refuse_bomb(where: str, unpacked_bytes: int, packed_bytes: int) -> None:
     most = most_unpacked(packed_bytes)
     if unpacked_bytes > most:
         raise TooLarge(
-            f"{where} has {packed_bytes:,} bytes and unpacks to {unpacked_bytes:,} or more, beyond the {most:,} that are "
-            f"allowed: if it is no bomb, allow more with {VARIABLE}={(unpacked_bytes >> 30) + 1}GiB or larger"
+            f"{where} has {packed_bytes:,} bytes and unpacks to {unpacked_bytes:,} or more, beyond the {most:,} that "
+            f"are allowed: if it is no bomb, allow more with {VARIABLE}={(unpacked_bytes >> 30) + 1}GiB or larger"
         )
 
 

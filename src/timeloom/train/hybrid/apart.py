@@ -165,7 +165,10 @@ class Apart:
         return world.start_all_reduce(both, "average/round")
 
     def _decision(self, summed: Tensor) -> tuple[Decision, Tensor | None]:
-        """Collective. Return what all ranks make of a round, and the average (None: nobody learnt, and all keep what they have)."""
+        """Collective. Return what all ranks make of a round, and the average.
+
+        None: nobody learnt, and all keep what they have.
+        """
         world = self._trainer.session.world
         size = len(pack(Report(), world.rank, world.size))
         sums_P, reports = summed[: len(summed) - size], summed[len(summed) - size :]
