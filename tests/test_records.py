@@ -250,7 +250,7 @@ def test_an_overwritten_run_keeps_nothing_of_the_old_but_what_is_not_ours(run: P
     }
 
 
-@pytest.mark.parametrize("torn", [b'{"kind"', b'{"kind": "warned", "sentence": "x"}', b"\0\0\0", b"\xff"])
+@pytest.mark.parametrize("torn", [b'{"kind"', b'{"kind": "warned", "sentence": "x"}', b'{"ki\0\0', b"\0\0\0"])
 def test_a_torn_last_line_was_never_written(run: Path, torn: bytes) -> None:
     with (run / "records.jsonl").open("ab") as file:
         file.write(torn)
@@ -278,7 +278,17 @@ def test_what_json_has_not_is_refused(run: Path) -> None:
 
 def is_begun(whole: bytes, left: bytes) -> bool:
     """Say whether a line was begun, and not ended, behind all that there was."""
-    return left.startswith(whole) and b"\n" not in left[len(whole) :]
+    return left.startswith(whole) and b'{"kind": "'.startswith(left[len(whole) :].rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("torn", [b"\xff", b"x", b"{}", b'{"kinds"', b"\0\0x"])
+def test_an_end_that_nobody_began_is_refused_by_who_reads_and_removed_by_who_goes_on(run: Path, torn: bytes) -> None:
+    with (run / "records.jsonl").open("ab") as file:
+        file.write(torn)
+    with pytest.raises(BadRun, match=rf"line {len(EXAMPLES) + 1} cannot be read .it is no record's beginning"):
+        read(run)
+    RunDirectory.open(run).close()
+    assert read(run) == EXAMPLES
 
 
 def test_no_damage_of_the_records_or_the_settings_is_accepted(run: Path) -> None:

@@ -112,7 +112,7 @@ def test_out_of_memory_tells_what_was_predicted_and_what_was_available(tmp_path:
     graph = drift(tmp_path / "g", num_nodes=40_000, num_edges=80_000)
     ended = subprocess.run(
         [sys.executable, "-c", RUN, "train", str(graph), "--out", str(tmp_path / "run"), "--quiet", "--set",
-         "model.hidden=128", "--set", "window.length=6", "--set", "train.threads=1", "--set", "train.device=cpu",
+         "model.hidden=160", "--set", "window.length=6", "--set", "train.threads=1", "--set", "train.device=cpu",
          "--set", "train.cache_bytes=0"],
         capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
@@ -124,4 +124,4 @@ def test_out_of_memory_tells_what_was_predicted_and_what_was_available(tmp_path:
     assert found, ended.stderr
     predicted, available = map(int, found.groups())
     assert available < 100 << 20 < predicted
-    assert "lower window.length (now 6) and model.hidden (now 128)" in told
+    assert "lower window.length (now 6) and model.hidden (now 160)" in told

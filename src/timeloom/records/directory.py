@@ -32,6 +32,7 @@ _LOCK = ".lock"
 _ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
 _LONGEST_LINE_BYTES, _LARGEST_CONFIG_BYTES = 1 << 28, 1 << 20
 _SEAL_ROOM = 64
+_BEGINNING = b'{"kind": "'
 _RESTORE = "restore it from a copy, or go on from a checkpoint of before with --resume RUN --checkpoint NAME"
 
 
@@ -76,9 +77,12 @@ def _seal_before(file: IO[bytes], start: int) -> int | None:
 
 
 def _refuse_altered_end(line: bytes, seal: int | None) -> None:
-    """Refuse a last line that is whole but for its end, and one longer than any; another was never written whole."""
+    """Refuse a last line that nobody began: one that is whole but for its end, too long, or no record's beginning."""
     if len(line) > _LONGEST_LINE_BYTES:
         raise Altered(f"it has more than {_LONGEST_LINE_BYTES} bytes, the most that is read")
+    # After a power cut, what was not written yet may read as zeros.
+    if not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line.rstrip(b"\0"))):
+        raise Altered("it is no record's beginning")
     with suppress(Altered):
         open_line(line[:-1] + b"\n", seal)
         raise ValueError("its end was altered")
@@ -158,6 +162,7 @@ class RunDirectory:
                 _make(path, config_text, trials)
             return cls(path, lock)
         except BaseException:
+            _undo(path, made)
             os.close(lock)
             raise
 
@@ -355,6 +360,17 @@ def _make(path: Path, config_text: str, trials: str) -> None:
     _sync_folder(path)
     os.replace(path / _ASIDE, path / CONFIG)
     _sync_folder(path)
+
+
+def _undo(path: Path, made: list[Path]) -> None:
+    """Remove what a run left that could not be made, and the folders that were made for it."""
+    with suppress(OSError):
+        (path / _ASIDE).unlink(missing_ok=True)
+        if made and not (path / CONFIG).exists():
+            for name in (RECORDS, _LOCK):
+                (path / name).unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -26,7 +26,7 @@ class Faults:
 
     def look(self, what: str, t: int, values: NDArray[Any], *, unknown: bool = False) -> None:
         """Look at the numbers of a snapshot's nodes; with ``unknown`` NaN says that one is not known."""
-        if self.first or values.dtype.kind != "f":
+        if self.first or values.dtype.kind != "f" or _within(values, np.inf):
             return
         bad = np.isinf(values) if unknown else ~np.isfinite(values)
         if bad.any():
@@ -42,12 +42,17 @@ class Faults:
     def look_at_weights(self, snapshot: Snapshot, most: float) -> None:
         """Look at the weights of a snapshot's edges; beyond ``most`` they are infinite to the model."""
         weights = snapshot.stored_weights
-        if self.first or weights is None or (good := np.abs(weights) <= most).all():
+        if self.first or weights is None or _within(weights, np.nextafter(most, np.inf)):
             return
-        place = int(np.flatnonzero(~good)[0])
+        place = int(np.flatnonzero(~(np.abs(weights) <= most))[0])
         key = snapshot.keys[place : place + 1]
         edge = f"{int(snapshot.layout.sources(key)[0])} -> {int(snapshot.layout.targets(key)[0])}"
         self.first = f"the weights of snapshot {snapshot.t} held {weights[place]} (of the edge {edge})"
+
+
+def _within(values: NDArray[Any], most: float) -> bool:
+    """Say whether all numbers are smaller than ``most``; none is NaN. Two passes, and no memory."""
+    return bool(-most < values.min(initial=0.0) and values.max(initial=0.0) < most)
 
 
 def named(faults: Faults, learnt: nn.Module) -> str:
