@@ -13,6 +13,7 @@ import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_no_source_of_rows_executes_a_pickle(tmp_path: Path, planted: bytes, end
                 ingest(path, tmp_path / "g", options)
         for option in ("features", "labels", "present"):
             value = {"features": "array:", "labels": "classes:", "present": ""}[option] + f"{path}#source"
-            attributes = AttributeOptions(**{option: value})
+            attributes = replace(AttributeOptions(), **{option: value})  # type: ignore[arg-type]
             with pytest.raises(TimeloomError):
                 ingest({"source": [0], "target": [1], "time": [0]}, tmp_path / "g",
                        Ingest(windows=Windows(kind="given"), attributes=attributes))  # fmt: skip

@@ -115,7 +115,7 @@ def a_download(graph: Path, tmp_path: Path) -> int:
         for name in ("http_proxy", "https_proxy"):
             patch.setenv(name, f"http://127.0.0.1:{free_port()}")
         patch.setenv("TIMELOOM_CACHE", str(tmp_path / "cache"))
-        patch.setitem(download.fetch.__kwdefaults__, "pauses_s", ())
+        patch.setattr(download.fetch, "__kwdefaults__", {**(download.fetch.__kwdefaults__ or {}), "pauses_s": ()})
         return run(["ingest", "snap:CollegeMsg", "--every", "1d", "--out", str(tmp_path / "g"), "--quiet"])
 
 

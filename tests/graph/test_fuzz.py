@@ -373,7 +373,7 @@ def main() -> None:
     """
     count, name, first = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     told: dict[str, Any] = {"name": name, "tried": 0, "refused": 0, "read": 0, "slowest_s": 0.0}
-    os.fsync = lambda file: None
+    os.fsync = lambda fd: None
     files.BLOCK_BYTES = 50
     with tempfile.TemporaryDirectory() as home:
         for number, folder in folders(Path(home), count):

@@ -38,7 +38,7 @@ def graph(made: Path, tmp_path: Path) -> Path:
 
 def flip(graph: Path, name: str) -> str:
     """Alter one byte of an array, so little that nothing but its checksum can tell; return the file."""
-    file = graph / open_graph(graph).store.manifest["arrays"][name]["file"]
+    file = graph / str(open_graph(graph).store.manifest["arrays"][name]["file"])
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)

@@ -70,8 +70,8 @@ def save_all(logs: list[RunLog], folder: Path) -> list[Path]:
                         figure.savefig(path, dpi=200, metadata={"Date": None} if kind == "svg" else None)
                     written.append(path)
     except OSError as error:
-        kind = TooLarge if is_disk_full(error) else BadRun
-        raise kind(f"{folder} cannot be written ({error.strerror}): give another folder with --figures") from None
+        refusal = TooLarge if is_disk_full(error) else BadRun
+        raise refusal(f"{folder} cannot be written ({error.strerror}): give another folder with --figures") from None
     return written
 
 
