@@ -83,24 +83,23 @@ EXAMPLES: list[Record] = [
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
 scores = st.dictionaries(texts, numbers, max_size=3)
+COUNTS = st.integers(-(2**63) + 1, 2**63 - 1)
 KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "str": texts,
-    "int": st.integers(),
+    "int": COUNTS,
     "float": numbers,
     "dict[str, float]": scores,
-    "dict[str, int]": st.dictionaries(texts, st.integers(), max_size=3),
-    "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
+    "dict[str, int]": st.dictionaries(texts, COUNTS, max_size=3),
+    "tuple[int, ...]": st.lists(COUNTS, max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
     "tuple[tuple[str, float, float], ...]": st.lists(st.tuples(texts, numbers, numbers), max_size=3).map(tuple),
-    "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[st.integers()] * 4), max_size=3).map(tuple),
-    "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[st.integers()] * 4, numbers), max_size=3).map(
-        tuple
-    ),
+    "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[COUNTS] * 4), max_size=3).map(tuple),
+    "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[COUNTS] * 4, numbers), max_size=3).map(tuple),
     "tuple[tuple[int, float, float, float, float, float], ...]": st.lists(
-        st.tuples(st.integers(), *[numbers] * 5), max_size=3
+        st.tuples(COUNTS, *[numbers] * 5), max_size=3
     ).map(tuple),
     "dict[str, dict[str, float]]": st.dictionaries(texts, scores, max_size=3),
-    "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | st.integers() | numbers | st.booleans()),
+    "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | COUNTS | numbers | st.booleans()),
 }
 
 
@@ -163,6 +162,8 @@ SAVED = {"kind": "saved", "checkpoint": "x", "epoch": 1, "step": 2}
         ({**SAVED, "step": True}, "saved.step as 'True'"),
         ({**SAVED, "step": None}, "saved.step as 'None'"),
         ({**SAVED, "step": 2.0}, "saved.step"),
+        ({**SAVED, "step": 2**63}, "saved.step"),
+        ({**as_json(EXAMPLES[10]), "units": [[2**63, 0, 0, 4, 0.5]]}, "scheduled.units as '9223372036854775808'"),
         ({**as_json(EXAMPLES[2]), "scores": {"mrr": "x"}}, "evaluated.scores.mrr"),
         ({**as_json(EXAMPLES[2]), "scores": 3}, "evaluated.scores"),
         ({**as_json(EXAMPLES[0]), "derived": {"a": [1]}}, "started.derived.a"),
