@@ -26,7 +26,7 @@ class Faults:
 
     def look(self, what: str, t: int, values: NDArray[Any], *, unknown: bool = False) -> None:
         """Look at the numbers of a snapshot's nodes; with ``unknown`` NaN says that one is not known."""
-        if self.first or values.dtype.kind != "f" or _within(values, np.inf):
+        if self.first or values.dtype.kind != "f" or _within(values, float(np.finfo(values.dtype).max)):
             return
         bad = np.isinf(values) if unknown else ~np.isfinite(values)
         if bad.any():
@@ -42,7 +42,7 @@ class Faults:
     def look_at_weights(self, snapshot: Snapshot, most: float) -> None:
         """Look at the weights of a snapshot's edges; beyond ``most`` they are infinite to the model."""
         weights = snapshot.stored_weights
-        if self.first or weights is None or _within(weights, np.nextafter(most, np.inf)):
+        if self.first or weights is None or _within(weights, most):
             return
         place = int(np.flatnonzero(~(np.abs(weights) <= most))[0])
         key = snapshot.keys[place : place + 1]
@@ -51,8 +51,8 @@ class Faults:
 
 
 def _within(values: NDArray[Any], most: float) -> bool:
-    """Say whether all numbers are smaller than ``most``; none is NaN. Two passes, and no memory."""
-    return bool(-most < values.min(initial=0.0) and values.max(initial=0.0) < most)
+    """Say whether no number is beyond ``most``, and none is NaN. Two passes, and no memory."""
+    return bool(-most <= values.min(initial=0.0) and values.max(initial=0.0) <= most)
 
 
 def named(faults: Faults, learnt: nn.Module) -> str:
