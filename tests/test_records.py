@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.damaged import damaged, reseal_records
 from timeloom.errors import BadConfig, BadRun, BadStore, Diverged, Interrupted, TooLarge
 from timeloom.records import (
     Averaged,
@@ -41,7 +43,9 @@ from timeloom.records import (
     as_json,
     from_json,
     read,
+    read_config,
 )
+from timeloom.records.seal import seal_line, seal_of
 
 CONFIG_TEXT = 'graph = "g"\r\nname = "ü"\n'
 EXAMPLES: list[Record] = [
@@ -82,25 +86,24 @@ EXAMPLES: list[Record] = [
 ]  # fmt: skip
 numbers, texts = st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=9)
 scores = st.dictionaries(texts, numbers, max_size=3)
+COUNTS = st.integers(-(2**63) + 1, 2**63 - 1)
 KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "str": texts,
-    "int": st.integers(),
+    "int": COUNTS,
     "float": numbers,
     "dict[str, float]": scores,
-    "dict[str, int]": st.dictionaries(texts, st.integers(), max_size=3),
-    "tuple[int, ...]": st.lists(st.integers(), max_size=3).map(tuple),
+    "dict[str, int]": st.dictionaries(texts, COUNTS, max_size=3),
+    "tuple[int, ...]": st.lists(COUNTS, max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(texts, max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(numbers, max_size=3).map(tuple),
     "tuple[tuple[str, float, float], ...]": st.lists(st.tuples(texts, numbers, numbers), max_size=3).map(tuple),
-    "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[st.integers()] * 4), max_size=3).map(tuple),
-    "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[st.integers()] * 4, numbers), max_size=3).map(
-        tuple
-    ),
+    "tuple[tuple[int, int, int, int], ...]": st.lists(st.tuples(*[COUNTS] * 4), max_size=3).map(tuple),
+    "tuple[tuple[int, int, int, int, float], ...]": st.lists(st.tuples(*[COUNTS] * 4, numbers), max_size=3).map(tuple),
     "tuple[tuple[int, float, float, float, float, float], ...]": st.lists(
-        st.tuples(st.integers(), *[numbers] * 5), max_size=3
+        st.tuples(COUNTS, *[numbers] * 5), max_size=3
     ).map(tuple),
     "dict[str, dict[str, float]]": st.dictionaries(texts, scores, max_size=3),
-    "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | st.integers() | numbers | st.booleans()),
+    "dict[str, str | int | float | bool]": st.dictionaries(texts, texts | COUNTS | numbers | st.booleans()),
 }
 
 
@@ -163,6 +166,8 @@ SAVED = {"kind": "saved", "checkpoint": "x", "epoch": 1, "step": 2}
         ({**SAVED, "step": True}, "saved.step as 'True'"),
         ({**SAVED, "step": None}, "saved.step as 'None'"),
         ({**SAVED, "step": 2.0}, "saved.step"),
+        ({**SAVED, "step": 2**63}, "saved.step"),
+        ({**as_json(EXAMPLES[10]), "units": [[2**63, 0, 0, 4, 0.5]]}, "scheduled.units as '9223372036854775808'"),
         ({**as_json(EXAMPLES[2]), "scores": {"mrr": "x"}}, "evaluated.scores.mrr"),
         ({**as_json(EXAMPLES[2]), "scores": 3}, "evaluated.scores"),
         ({**as_json(EXAMPLES[0]), "derived": {"a": [1]}}, "started.derived.a"),
@@ -207,7 +212,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
         with pytest.raises(BadRun, match=r"has no config.toml, so it is not a run"):
             call(tmp_path / "other")
     (run / "config.toml").write_bytes(b"\xff")
-    with pytest.raises(BadRun, match=r"config.toml cannot be read"):
+    with pytest.raises(BadRun, match=r"config.toml cannot be read .its last line is no checksum"):
         RunDirectory.open(run)
     (run / "records.jsonl").unlink()
     with pytest.raises(BadRun, match=r"has no records.jsonl"):
@@ -250,7 +255,7 @@ def test_an_overwritten_run_keeps_nothing_of_the_old_but_what_is_not_ours(run: P
     }
 
 
-@pytest.mark.parametrize("torn", [b'{"kind"', b'{"kind": "warned", "sentence": "x"}', b"\0\0\0", b"\xff"])
+@pytest.mark.parametrize("torn", [b'{"kind"', b'{"kind": "warned", "sentence": "x"}', b'{"ki\0\0', b"\0\0\0"])
 def test_a_torn_last_line_was_never_written(run: Path, torn: bytes) -> None:
     with (run / "records.jsonl").open("ab") as file:
         file.write(torn)
@@ -262,17 +267,80 @@ def test_a_torn_last_line_was_never_written(run: Path, torn: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"", b"[1]", b"{", b"\xff", b"{}", b'{"kind": "x"}', b"NaN", b"[" * 100_000])
 def test_a_broken_line_is_refused_and_named(run: Path, line: bytes) -> None:
-    lines = (run / "records.jsonl").read_bytes().split(b"\n")
-    (run / "records.jsonl").write_bytes(b"\n".join([*lines[:2], line, *lines[2:]]))
+    lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
+    before = seal_of(lines[1])
+    assert before is not None
+    (run / "records.jsonl").write_bytes(b"".join([*lines[:2], seal_line(line, before)[0], *lines[2:]]))
     with pytest.raises(BadRun, match=r"records.jsonl, line 3 cannot be read"):
         read(run)
 
 
 def test_what_json_has_not_is_refused(run: Path) -> None:
-    text = (run / "records.jsonl").read_text()
-    (run / "records.jsonl").write_text(text.replace('"loss": 0.5', '"loss": NaN', 1))
+    reseal_records(run, lambda lines: [line.replace(b'"loss": 0.5', b'"loss": NaN') for line in lines])
     with pytest.raises(BadRun, match=r"line 2 cannot be read .NaN is not JSON"):
         read(run)
+
+
+def is_begun(whole: bytes, left: bytes) -> bool:
+    """Say whether a line was begun, and not ended, behind all that there was."""
+    return left.startswith(whole) and b'{"kind": "'.startswith(left[len(whole) :].rstrip(b"\0"))
+
+
+@pytest.mark.parametrize("torn", [b"\xff", b"x", b"{}", b'{"kinds"', b"\0\0x"])
+def test_an_end_that_nobody_began_is_refused_by_who_reads_and_removed_by_who_goes_on(run: Path, torn: bytes) -> None:
+    with (run / "records.jsonl").open("ab") as file:
+        file.write(torn)
+    with pytest.raises(BadRun, match=rf"line {len(EXAMPLES) + 1} cannot be read .it is no record's beginning"):
+        read(run)
+    RunDirectory.open(run).close()
+    assert read(run) == EXAMPLES
+
+
+def test_no_damage_of_the_records_or_the_settings_is_accepted(run: Path) -> None:
+    rng = np.random.default_rng(0)
+    for turn in range(300):
+        path = run / ("records.jsonl", "config.toml")[turn % 2]
+        whole = path.read_bytes()
+        path.write_bytes(damaged(whole, rng))
+        left = path.read_bytes()
+        if path.name == "records.jsonl" and (whole.startswith(left) or is_begun(whole, left)):
+            # An end that is cut off, or a line that was begun, is that of a process that was killed there.
+            assert read(run) == EXAMPLES[: left.count(b"\n")]
+        else:
+            with pytest.raises(BadRun, match=path.name):
+                assert (read(run), read_config(run)) is None
+        path.write_bytes(whole)
+    assert read(run) == EXAMPLES
+
+
+def test_a_line_that_was_left_out_moved_or_put_in_is_noticed(run: Path) -> None:
+    records = run / "records.jsonl"
+    lines = records.read_bytes().splitlines(keepends=True)
+    for changed, number in (
+        ([lines[0], *lines[2:]], 2),
+        ([lines[0], lines[2], lines[1], *lines[3:]], 2),
+        ([lines[0], lines[0], *lines[1:]], 2),
+        (lines[1:], 1),
+        ([b'{"kind": "warned", "sentence": "x"}\n', *lines], 1),
+        ([*lines[:-1], lines[-1][:-1] + b"\x0b"], len(lines)),
+    ):
+        records.write_bytes(b"".join(changed))
+        with pytest.raises(BadRun, match=rf"records.jsonl, line {number} cannot be read .*restore it from a copy"):
+            read(run)
+
+
+def test_damage_before_a_checkpoint_is_noticed_when_a_run_goes_on(run: Path) -> None:
+    with RunDirectory.open(run) as directory:
+        size = directory.size()
+    lines = (run / "records.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "records.jsonl").write_bytes(b"".join([*lines[:3], lines[3].replace(b"0.5", b"0.7", 1), *lines[4:]]))
+    with RunDirectory.open(run) as directory:
+        with pytest.raises(BadRun, match=r"line 4 cannot be read .*--resume RUN --checkpoint NAME"):
+            directory.truncate(size)
+        before = sum(map(len, lines[:3]))
+        directory.truncate(before)
+        directory.append(Warned(sentence="again"))
+    assert read(run) == [*EXAMPLES[:3], Warned(sentence="again")]
 
 
 def test_records_of_work_that_is_done_again_are_not_there_twice(run: Path) -> None:
@@ -370,7 +438,7 @@ def test_killed_while_it_is_made_a_run_can_be_made_again(tmp_path: Path, old: bo
                 assert directory.config_text == "old" or not found
         ended = (run / "config.toml").exists()
         RunDirectory.create(run, "new", overwrite=ended).close()
-        assert (run / "config.toml").read_text() == "new"
+        assert read_config(run) == "new"
         assert {path.name for path in run.iterdir()} == {".lock", "checkpoints", "config.toml", "records.jsonl"}
         if status == 0:
             break

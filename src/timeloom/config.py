@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from timeloom.errors import BadConfig
 
 MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 16
 _NONE = "none"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WANTED: dict[object, str] = {
@@ -47,15 +48,34 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"configuration {path} has more than {MAX_FILE_BYTES} bytes, the most that is read: is this the right file?"
         )
     try:
-        return tomllib.loads(data.decode())
+        return parse_toml(data.decode(), f"configuration {path}")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadConfig(f"configuration {path} is not UTF-8 text (at line {line}): is this the right file?") from None
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; what is refused is called ``where``."""
+    try:
+        tables = tomllib.loads(text)
     except RecursionError:
-        raise BadConfig(f"configuration {path} is nested too deep: write it with fewer brackets") from None
+        raise BadConfig(f"{where} is nested too deep: write it with fewer brackets") from None
     except ValueError as error:
         # The parser ends its sentence with the line and the column.
-        raise BadConfig(f"configuration {path} is not TOML: {error}; mend that line") from None
+        raise BadConfig(f"{where} is not TOML: {error}; mend that line") from None
+    _refuse_deep(tables, where)
+    return tables
+
+
+def _refuse_deep(tables: dict[str, Any], where: str) -> None:
+    """Refuse tables in tables in tables: no setting lies deep, and whoever goes down would not come back."""
+    level: list[Any] = [tables]
+    for _ in range(MAX_DEPTH):
+        inner = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [value for values in inner for value in values]
+        if not level:
+            return
+    raise BadConfig(f"{where} is nested too deep, more than {MAX_DEPTH} levels: write it with fewer brackets and dots")
 
 
 def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
@@ -67,6 +87,10 @@ def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise BadConfig(f"--set {text} has no '=': write --set KEY=VALUE, such as --set model.hidden=16")
         key = tuple(part.strip() for part in dotted.split("."))
+        if len(key) > MAX_DEPTH:
+            raise BadConfig(
+                f"--set {text[:60]}... has {len(key)} dots or more: no setting lies deeper than {MAX_DEPTH}"
+            )
         if not all(key):
             raise BadConfig(f"--set {text} has an empty key: write --set KEY=VALUE, such as --set model.hidden=16")
         for other in values - {key}:
@@ -81,6 +105,7 @@ def parse_sets(sets: Sequence[str]) -> dict[str, Any]:
         for part in key[:-1]:
             table = table.setdefault(part, {})
         table[key[-1]] = _value(value.strip())
+    _refuse_deep(tables, "--set")
     return tables
 
 

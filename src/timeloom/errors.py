@@ -8,15 +8,19 @@ TimeloomError            1   anything below; `exit_code` is what the command end
 │   └── BadRun           4   ... or a run directory
 ├── TooLarge             5   more memory or disk is needed than was allowed
 ├── DownloadFailed       6   a file that could not be fetched, or is not the file that was meant
-├── Diverged             7   a loss or a gradient that is no longer a number
+├── Diverged             7   a loss, a gradient or an input that is no number
 ├── LostRank             8   another rank that does not come: dead, stuck, or out of reach
 ├── RanksDiffer          9   ranks that are not doing the same thing
 └── Interrupted         75   a run that was asked to stop and was saved: go on with --resume
 
-Ctrl-C ends a command with 130, SIGTERM with 143.
+Ctrl-C ends a command with 130, SIGTERM with 143 (docs/reliability.md has the whole table).
 """
 
 from __future__ import annotations
+
+import errno
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TimeloomError(Exception):
@@ -64,7 +68,7 @@ class DownloadFailed(TimeloomError):
 
 
 class Diverged(TimeloomError):
-    """A loss or a gradient that is no longer a number."""
+    """A loss, a gradient or an input that is no number."""
 
     exit_code = 7
 
@@ -85,3 +89,8 @@ class Interrupted(TimeloomError):
     """A run that was asked to stop and was saved: go on with --resume."""
 
     exit_code = 75
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Say whether something could not be written for want of room, of the disk or of a quota."""
+    return error.errno in _DISK_FULL

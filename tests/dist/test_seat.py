@@ -8,7 +8,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from timeloom.dist.seat import Seat, Way, first_host, seat_from, tasks_here, way_to
+from timeloom.dist.seat import Seat, Way, first_host, refuse_exposure, seat_from, tasks_here, way_to
 from timeloom.errors import BadConfig
 
 TORCHRUN = {
@@ -156,3 +156,29 @@ def test_a_machine_that_knows_itself_by_loopback_takes_its_only_way_out(monkeypa
 def test_a_meeting_place_that_cannot_be_reached_is_named() -> None:
     with pytest.raises(BadConfig, match=r"to meet at node0\.nowhere\.invalid, which this machine cannot reach"):
         way_to(replace(MANY, host="node0.nowhere.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (Way("lo", "127.0.0.1"), ""),
+        (Way("lo", "::1"), ""),
+        (Way("lo", "node0"), ""),
+        (Way("eth0", "10.0.0.7"), "meet at 10.0.0.7 (eth0), and whoever reaches it can take part"),
+        (Way("eth0", "fe80::1%eth0"), "meet at fe80::1%eth0"),
+        (Way("eth0", "node0"), "meet at node0 (eth0)"),
+        # Ranks of one machine that were told to meet at its outward address.
+        (Way("lo", "10.0.0.7"), "meet at 10.0.0.7 (lo)"),
+    ],
+)
+def test_who_can_be_reached_by_others_is_warned(way: Way, says: str) -> None:
+    warning = refuse_exposure(way, trusted=False)
+    assert says in warning
+    assert bool(warning) == bool(says)
+
+
+def test_without_a_secret_ranks_do_not_meet_at_an_address_of_the_internet() -> None:
+    for address in ("8.8.8.8", "2001:4860:4860::8888"):
+        with pytest.raises(BadConfig, match=r"an address of the internet, and have no secret.*world.trusted=true"):
+            refuse_exposure(Way("eth0", address), trusted=False)
+        assert "whoever reaches it" in refuse_exposure(Way("eth0", address), trusted=True)

@@ -10,7 +10,10 @@ import lzma
 import os
 import random
 import re
+import sys
 import tarfile
+import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -163,8 +166,8 @@ def ingested(source: Path, out: Path, options: Ingest) -> Report | TimeloomError
     return found
 
 
-def read_text(rng: random.Random, folder: Path) -> None:
-    """Ingest a spoilt text table, as it is or packed, and compare it with a slow reading."""
+def read_text(rng: random.Random, folder: Path) -> str:
+    """Ingest a spoilt text table, as it is or packed, and compare it with a slow reading; return what came of it."""
     table = some_table(rng)
     data = spoilt(rng, table)
     pack = rng.choice([bytes, bytes, bytes, *PACKED.values()])
@@ -177,7 +180,7 @@ def read_text(rng: random.Random, folder: Path) -> None:
         layout = TextSource([TextFile(path)], table.reading).layout
     except TimeloomError:
         assert isinstance(found, TimeloomError)
-        return
+        return "refused"
     expected = read(data, layout)
     if not options.drop_bad_rows and expected.bad:
         line, column, reason = expected.bad[0]
@@ -190,6 +193,7 @@ def read_text(rng: random.Random, folder: Path) -> None:
         assert not usable or windows != GIVEN
     else:
         compare(found, folder / "g", expected, options, layout)
+    return "refused" if isinstance(found, TimeloomError) else "read"
 
 
 def compare(report: Report, out: Path, expected: Read, options: Ingest, layout: Layout) -> None:
@@ -296,20 +300,21 @@ KINDS = {
 }
 
 
-def read_broken(rng: random.Random, folder: Path, kind: Kind) -> None:
-    """Ingest a file whose bytes were changed after it was written."""
+def read_broken(rng: random.Random, folder: Path, kind: Kind) -> str:
+    """Ingest a file whose bytes were changed after it was written; return what came of it."""
     whole = kind.make(TEXT)
     data = flipped(rng, whole)
     path = folder / f"file{kind.ending}"
     path.write_bytes(data)
     found = ingested(path, folder / "g", kind.options)
     if isinstance(found, TimeloomError):
-        return
+        return "refused"
     assert list(check(folder / "g")) == []
     if kind.sealed:
         path.write_bytes(whole)
         ingest(path, folder / "whole", kind.options)
         assert contents(folder / "g") == contents(folder / "whole")
+    return "read"
 
 
 def contents(out: Path) -> tuple[list[int], list[Edges]]:
@@ -348,13 +353,36 @@ def test_a_broken_file_gives_a_sentence_or_the_right_graph(tmp_path: Path, name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
-def test_seven_thousand_spoilt_texts(tmp_path: Path, part: int) -> None:
-    for number, folder in folders(tmp_path, 700):
+def test_ten_thousand_spoilt_texts(tmp_path: Path, part: int) -> None:
+    for number, folder in folders(tmp_path, 1000):
         read_text(random.Random(f"more text {part} {number}"), folder)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
 @pytest.mark.parametrize("name", KINDS)
-def test_three_thousand_broken_files(tmp_path: Path, name: str) -> None:
-    for number, folder in folders(tmp_path, 300):
-        read_broken(random.Random(f"more {name} {number}"), folder, KINDS[name])
+def test_ten_thousand_broken_files_of_each_kind(tmp_path: Path, name: str, part: int) -> None:
+    for number, folder in folders(tmp_path, 1000):
+        read_broken(random.Random(f"more {name} {part} {number}"), folder, KINDS[name])
+
+
+def main() -> None:
+    """Ingest so many bad files of a kind, or texts, from a number on, and print what came of them.
+
+    `python -m tests.graph.test_fuzz 1000 npz 0`
+    """
+    count, name, first = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    told: dict[str, Any] = {"name": name, "tried": 0, "refused": 0, "read": 0, "slowest_s": 0.0}
+    os.fsync = lambda fd: None
+    files.BLOCK_BYTES = 50
+    with tempfile.TemporaryDirectory() as home:
+        for number, folder in folders(Path(home), count):
+            rng, began = random.Random(f"{name} from {first} {number}"), time.monotonic()
+            outcome = read_text(rng, folder) if name == "text" else read_broken(rng, folder, KINDS[name])
+            told |= {"tried": told["tried"] + 1, outcome: told[outcome] + 1}
+            told["slowest_s"] = max(told["slowest_s"], time.monotonic() - began)
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,10 +16,11 @@ import pytest
 from PIL import Image
 
 import timeloom
+from tests.damaged import write_records
 from tests.report.browser import Browser, browsing, needs_browser
 from tests.report.fake import Fake
 from tests.report.test_page import EVIL, evil_run
-from timeloom.records import RunDirectory, as_json
+from timeloom.records import RunDirectory, as_json, read
 from timeloom.report.content import content_of
 from timeloom.report.html import page_of
 from timeloom.report.log import read_log
@@ -346,21 +346,20 @@ def test_a_page_of_a_run_that_goes_on_loads_itself_again_unless_held(browser: Br
 def large_run(path: Path, megabytes: int) -> Path:
     """Make a run of so many megabytes of records, quickly: an epoch's lines over and over, at later times."""
     run = Fake(ranks=8, epochs=1, steps=50, ended=False).make(path)
-    lines = (run / "records.jsonl").read_text().splitlines()
-    spans = [json.loads(line) for line in lines if line.startswith('{"kind": "spans"')]
-    others = [json.loads(line) for line in lines if line.startswith('{"kind": "stepped"')]
-    with (run / "records.jsonl").open("a") as file:
-        epoch = 0
-        while os.fstat(file.fileno()).st_size + 0 < megabytes * 1_000_000:
-            epoch += 1
-            moved = [{**one, "epoch": epoch, "step": one["step"] + 50 * epoch} for one in [*spans, *others]]
-            for one in moved:
-                if "began" in one:
-                    one["began"] += 10.0 * epoch
-            file.write("".join(json.dumps(one) + "\n" for one in moved))
-            file.flush()
-        for record in Fake(ranks=8, epochs=1).records()[-4:]:
-            file.write(json.dumps(as_json(record)) + "\n")
+    told = [as_json(record) for record in read(run)]
+    again = [one for one in told if one["kind"] in ("spans", "stepped")]
+    bodies, epoch = [json.dumps(one).encode() for one in told], 0
+    size = sum(map(len, bodies))
+    while size < megabytes * 1_000_000:
+        epoch += 1
+        moved = [{**one, "epoch": epoch, "step": one["step"] + 50 * epoch} for one in again]
+        for one in moved:
+            if "began" in one:
+                one["began"] += 10.0 * epoch
+        bodies += (more := [json.dumps(one).encode() for one in moved])
+        size += sum(map(len, more))
+    bodies += [json.dumps(as_json(record)).encode() for record in Fake(ranks=8, epochs=1).records()[-4:]]
+    write_records(run / "records.jsonl", bodies)
     return run
 
 

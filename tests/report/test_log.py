@@ -12,6 +12,7 @@ import pytest
 from tests.report.fake import Fake
 from timeloom.errors import BadRun
 from timeloom.records import Ended, Record, Resumed, RunDirectory, is_in_use, read, stream
+from timeloom.records.seal import seal_config
 from timeloom.report.log import RunLog, look, read_log, read_on, state_of
 
 
@@ -129,6 +130,6 @@ def test_a_stream_can_begin_at_any_record(tmp_path: Path) -> None:
 
 def test_a_configuration_that_is_no_toml_is_named(tmp_path: Path) -> None:
     run = Fake().make(tmp_path / "run")
-    (run / "config.toml").write_text("a = ")
+    (run / "config.toml").write_bytes(seal_config("a = "))
     with pytest.raises(BadRun, match=r"config.toml cannot be read"):
         _ = read_log(run).config

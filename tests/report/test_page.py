@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -9,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+import timeloom
+from tests.damaged import reseal_records
 from tests.report.fake import Fake
 from timeloom.errors import BadConfig, BadRun
-from timeloom.records import RunDirectory
+from timeloom.records import Record, RunDirectory
+from timeloom.records.seal import seal_config
 from timeloom.report.content import content_of
+from timeloom.report.frames import figures_module
 from timeloom.report.html import page_of, write_page
 from timeloom.report.log import read_log
+from timeloom.report.terminal import view_of
 
 PAGE = Path(__file__).resolve().parents[2] / "src/timeloom/report/page"
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>'\"&\u2028<!--"
@@ -55,7 +63,8 @@ def content(*paths: Path) -> dict[str, Any]:
 def evil_run(path: Path) -> Path:
     name = EVIL.replace("/", "\u2215")
     run = Fake(graph=EVIL, warning=EVIL).make(path / name)
-    (run / "config.toml").write_text(f"graph = {json.dumps(EVIL)}\n[model]\nname = {json.dumps(EVIL)}\n# {EVIL}\n")
+    text = f"graph = {json.dumps(EVIL)}\n[model]\nname = {json.dumps(EVIL)}\n# {EVIL}\n"
+    (run / "config.toml").write_bytes(seal_config(text))
     return run
 
 
@@ -69,6 +78,42 @@ def test_nothing_of_a_run_is_markup(tmp_path: Path) -> None:
     assert told["graph"] == told["warnings"][0] == EVIL
     assert told["name"] == run.name
     assert EVIL in told["config"]
+
+
+def poisoned(record: Record) -> Record:
+    """Return a record of which every name is markup."""
+
+    def spoilt(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {f"{key}{EVIL}": spoilt(one) for key, one in value.items()}
+        return EVIL if isinstance(value, str) else value
+
+    kept = {"spans": ("parts",), "evaluated": ("split",)}.get(record.kind, ())
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return dataclasses.replace(record, **{name: spoilt(one) for name, one in values.items() if name not in kept})
+
+
+def test_no_name_in_any_record_is_markup_anywhere(tmp_path: Path) -> None:
+    evil = EVIL + "$\\frac$ [/b][red] \x1b[31m"
+    run = tmp_path / "run"
+    with RunDirectory.create(run, f"graph = {json.dumps(evil)}\n", overwrite=False) as directory:
+        for record in Fake(warning=EVIL).records():
+            directory.append(poisoned(record))
+    log = read_log(run)
+    good = page_of(content(Fake(warning="x").make(tmp_path / "good")))
+    page = page_of(content_of([log]))
+    assert parsed(page).tags == parsed(good).tags
+    assert page.count("<script") == page.count("</script") == 2
+    shown = timeloom.Run(run)._repr_html_()
+    assert "<script" not in shown
+    assert "<img" not in shown
+    screen = io.StringIO()
+    Console(file=screen, width=80).print(view_of(log, "stopped", 80))
+    assert "stopped" in screen.getvalue()
+    assert "\x1b" not in screen.getvalue()
+    assert figures_module().save_all([log], tmp_path / "figures")
+    for path in (tmp_path / "figures").glob("*.svg"):
+        assert "<script" not in path.read_text()
 
 
 def test_a_page_asks_for_nothing(tmp_path: Path) -> None:
@@ -119,8 +164,8 @@ def test_a_page_says_of_a_run_what_its_records_say(tmp_path: Path) -> None:
 
 def test_a_model_that_is_worse_is_called_worse(tmp_path: Path) -> None:
     run = Fake().make(tmp_path / "run")
-    text = (run / "records.jsonl").read_text().replace('"persistence": {"mse": 0.214', '"persistence": {"mse": 0.014')
-    (run / "records.jsonl").write_text(text)
+    good, bad = b'"persistence": {"mse": 0.214', b'"persistence": {"mse": 0.014'
+    reseal_records(run, lambda lines: [line.replace(good, bad) for line in lines])
     card = content(run)["runs"][0]["cards"][0]
     assert "worse than persistence" in card["note"]
     assert card["good"] is False

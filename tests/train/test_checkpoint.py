@@ -20,6 +20,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from tests.damaged import damaged
 from timeloom.errors import BadRun, TooLarge
 from timeloom.train.checkpoint import STATE, TENSORS, Checkpoint, keep, latest, load, name_of, names, save
 
@@ -103,30 +104,39 @@ def test_tensors_that_share_a_storage_are_saved_apart(tmp_path: Path) -> None:
     assert (tmp_path / name_of(13, 0) / TENSORS).stat().st_size < 200
 
 
-def damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """Return the data with one byte altered, or cut short, or with a few bytes more."""
-    place = int(rng.integers(len(data)))
-    way = int(rng.integers(4))
-    if way == 0:
-        return data[:place]
-    if way == 1:
-        return data + bytes(rng.integers(0, 256, 1 + place % 9, dtype=np.uint8))
-    changed = bytearray(data)
-    changed[place] ^= 1 << int(rng.integers(8)) if way == 2 else int(rng.integers(1, 256))
-    return bytes(changed)
-
-
-def test_no_damage_is_accepted(tmp_path: Path) -> None:
-    save(tmp_path, NAME, some_tensors(), STATE_SAVED)
-    rng = np.random.default_rng(0)
-    for turn in range(300):
-        path = tmp_path / NAME / (TENSORS, STATE)[turn % 2]
+def refuse_all(folder: Path, count: int, seed: int) -> None:
+    save(folder, NAME, some_tensors(), STATE_SAVED)
+    rng = np.random.default_rng(seed)
+    for turn in range(count):
+        path = folder / NAME / (TENSORS, STATE)[turn % 2]
         whole = path.read_bytes()
         path.write_bytes(damaged(whole, rng))
         with pytest.raises(BadRun, match=rf"{path.name} (does not fit|holds).*restore it from a copy"):
-            load(tmp_path, NAME)
+            load(folder, NAME)
         path.write_bytes(whole)
-    assert load(tmp_path, NAME).state == STATE_SAVED
+    assert load(folder, NAME).state == STATE_SAVED
+
+
+def test_no_damage_is_accepted(tmp_path: Path) -> None:
+    refuse_all(tmp_path, 300, 0)
+
+
+@pytest.mark.slow
+def test_none_of_ten_thousand_damages_is_accepted(tmp_path: Path) -> None:
+    refuse_all(tmp_path, 10_000, 1)
+
+
+@pytest.mark.parametrize("file", [TENSORS, STATE])
+def test_a_missing_file_and_one_of_another_checkpoint_are_refused(tmp_path: Path, file: str) -> None:
+    for number in (1, 2):
+        save(tmp_path, name_of(number, 0), numbered(number), {"number": number})
+    path = tmp_path / name_of(2, 0) / file
+    path.write_bytes((tmp_path / name_of(1, 0) / file).read_bytes())
+    with pytest.raises(BadRun, match=rf"{TENSORS} does not fit its checksum.*--checkpoint {name_of(1, 0)}$"):
+        latest(tmp_path)
+    path.unlink()
+    with pytest.raises(BadRun, match=rf"{file} cannot be read \(No such file.*--checkpoint {name_of(1, 0)}$"):
+        latest(tmp_path)
 
 
 def test_every_byte_of_the_state_counts(tmp_path: Path) -> None:

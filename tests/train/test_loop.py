@@ -549,7 +549,10 @@ def test_out_of_memory_is_said_with_a_way_out(
 
     monkeypatch.setattr(Trainer, "step", step)
     found = "alloc_cpu|CUDA out of memory|no more could be had"
-    with pytest.raises(TooLarge, match=rf"out of memory \(.*({found}).* 24 nodes, window.length=3.*cache_bytes=0"):
+    with pytest.raises(
+        TooLarge,
+        match=rf"out of memory \(.*({found}).*\): .*lower window.length \(now 3\) and model.hidden .*cache_bytes=0",
+    ):
         train(drifting, tmp_path / "run", small())
 
 

@@ -567,6 +567,23 @@ def test_records_that_were_altered_are_refused(drifting: Path, tmp_path: Path) -
         resume(tmp_path / "run")
 
 
+def test_records_that_were_altered_before_a_checkpoint_cost_no_later_one(drifting: Path, tmp_path: Path) -> None:
+    """What is refused is refused before anything is removed: an older checkpoint still goes on."""
+    settings = small({"train": {**ALWAYS, "keep": 99, "log_steps": True}})
+    train(drifting, tmp_path / "run", settings)
+    records, folder = tmp_path / "run" / "records.jsonl", tmp_path / "run" / "checkpoints"
+    known = checkpoint.names(folder)
+    size = checkpoint.load(folder, known[1]).state["records_bytes"]
+    data = bytearray(records.read_bytes())
+    data[size + 20] ^= 1
+    records.write_bytes(data)
+    with pytest.raises(BadRun, match=r"records.jsonl, line \d+ cannot be read .*--checkpoint NAME"):
+        resume(tmp_path / "run")
+    assert checkpoint.names(folder) == known
+    assert resume(tmp_path / "run", name=known[1]).best_epoch >= 0
+    read(tmp_path / "run")
+
+
 OWN = """
 from timeloom import Model, PerNode
 import torch

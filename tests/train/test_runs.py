@@ -161,7 +161,7 @@ def test_a_result_is_read_from_a_run_that_has_ended(run: Path, drifting: Path, t
 def test_what_is_derived_is_told_once_and_right(run: Path) -> None:
     (started,) = of_kind(run, "started")
     derived = started["derived"]
-    assert {"epochs at most": 2, **derived} == {**derived_of(open_run(run)), "threads": 1}
+    assert {"epochs at most": 2, **derived} == {**derived_of(open_run(run), None), "threads": 1}
     assert derived["snapshots for training"] + derived["snapshots for validation"] == 8
     assert derived["snapshots for test"] == 1
     assert derived["nodes"] == 24

@@ -28,7 +28,7 @@ from timeloom.cli.simulate import simulate
 from timeloom.cli.synth import synth
 from timeloom.cli.systems import systems
 from timeloom.cli.train import evaluate, models, predict, train
-from timeloom.errors import BadConfig, TimeloomError
+from timeloom.errors import BadConfig, TimeloomError, TooLarge, is_disk_full
 
 
 def _version() -> str:
@@ -71,6 +71,7 @@ def run(arguments: list[str]) -> int:
         GIVEN.set(tuple(arguments))
         # A command that ran as other processes returns their exit code.
         code: int | None = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        _flush()
     except CycloptsError as error:
         _say(str(error))
         return BadConfig.exit_code
@@ -89,11 +90,24 @@ def run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         _say(f"{error.filename or 'the system'}: {error.strerror or error}")
-        return 1
+        return TooLarge.exit_code if is_disk_full(error) else TimeloomError.exit_code
     except MemoryError:
         _say("out of memory: lower --memory, or close other programs")
         return 5
     return code or 0
+
+
+def _flush() -> None:
+    """Write what is left of the output now, while there is still somebody to hear that it cannot be written."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # What cannot be written is not tried again when the process ends.
+            sys.stdout = None
+            raise OSError(error.errno, error.strerror, "the output") from None
 
 
 def _say(sentence: str) -> None:

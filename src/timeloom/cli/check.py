@@ -10,11 +10,11 @@ from cyclopts import Parameter
 
 from timeloom.cli.options import Set
 from timeloom.cli.show import print_json, progress
-from timeloom.errors import BadConfig, BadStore
+from timeloom.errors import BadConfig, BadRun, BadStore
 
 
 def check(
-    graph: Annotated[Path, Parameter(help="The graph to check; with --leak also a run.")],
+    graph: Annotated[Path, Parameter(help="The graph, or the run, to check.")],
     /,
     *,
     leak: Annotated[bool, Parameter(help="Check instead that nothing predicted depends on the future.")] = False,
@@ -24,6 +24,8 @@ def check(
 ) -> None:
     """Verify every checksum and every invariant of a graph, and name what is broken.
 
+    Of a run the settings, the records and all checkpoints are verified.
+
     With --leak, everything after some snapshots is replaced by noise: inputs, scales, predictions, scores and baselines
     up to there must stay the same to the bit. A run is checked with what it learnt, a graph with an untrained model
     (--set task.name=... and so on).
@@ -31,6 +33,7 @@ def check(
     Examples
     --------
     timeloom check mails
+    timeloom check runs/mails
     timeloom check runs/mails --leak
     timeloom check mails --leak --set task.name=links
     """
@@ -39,6 +42,9 @@ def check(
         return
     if set_:
         raise BadConfig("--set goes with --leak: a graph's bytes have no settings")
+    if (graph / "config.toml").exists():
+        _check_run(graph, json=json)
+        return
     from timeloom.graph.check import check as run_check
     from timeloom.graph.store import Store
 
@@ -58,6 +64,19 @@ def check(
             sys.stdout.write(f"{graph}: all is well ({size}, {store.manifest['num_snapshots']:,} snapshots replayed)\n")
     if problems:
         raise BadStore(f"{graph} is broken in {len(problems)} ways: restore it from a copy, or ingest it again")
+
+
+def _check_run(run: Path, *, json: bool) -> None:
+    from timeloom.train.verify import problems_of_run
+
+    problems = list(problems_of_run(run))
+    if json:
+        print_json({"path": str(run), "problems": problems})
+    else:
+        told = problems or ["all is well: settings, records and checkpoints are what was written"]
+        sys.stdout.write("".join(f"{run}: {one}\n" for one in told))
+    if problems:
+        raise BadRun(f"{run} is broken in {len(problems)} ways: restore it from a copy, or go on from what is whole")
 
 
 def _check_leaks(path: Path, sets: list[str], *, json: bool) -> None:

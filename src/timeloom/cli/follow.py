@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from timeloom.cli.options import Set
 from timeloom.cli.show_run import table_of, telling
-from timeloom.cli.train import Json, Quiet, WorldFlags, as_ranks, refuse_other_launcher
+from timeloom.cli.train import Checkpoint, Json, Quiet, WorldFlags, as_ranks, refuse_other_launcher
 from timeloom.records import Evaluated
 
 
@@ -19,7 +19,9 @@ def follow(
     /,
     *,
     out: Annotated[Path, Parameter(help="The run directory to make, or to go on with.")],
-    model: Annotated[str | None, Parameter(help="A model of 'timeloom models', or FILE.py:Class.")] = None,
+    model: Annotated[
+        str | None, Parameter(help="A model of 'timeloom models', or FILE.py:Class, whose code is run.")
+    ] = None,
     task: Annotated[str | None, Parameter(help="degree | signal | classes | links | edge_classes.")] = None,
     system: Annotated[str | None, Parameter(help="distdy, where several ranks follow.")] = None,
     config: Annotated[
@@ -28,6 +30,7 @@ def follow(
     until: Annotated[int, Parameter(help="End when the first so many snapshots are done (0: go on).")] = 0,
     idle: Annotated[float, Parameter(help="End when nothing arrived for so many seconds (0: wait for ever).")] = 0.0,
     poll: Annotated[float, Parameter(help="Look for more every so many seconds.")] = 1.0,
+    checkpoint: Checkpoint = None,
     world: WorldFlags = WorldFlags(),
     set_: Set = None,
     json: Json = False,
@@ -63,7 +66,7 @@ def follow(
             show(record)
 
         following.follow(
-            graph, out, settings, model=model, task=task, system=system, patience=patience, show=tell
+            graph, out, settings, model=model, task=task, system=system, patience=patience, name=checkpoint, show=tell
         )  # fmt: skip
     if not json and (seat is None or seat.rank == 0):
         told = [line for record in shown for line in table_of(record)]

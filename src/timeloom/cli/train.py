@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from timeloom.cli.options import GIVEN, WORLD, Set
+from timeloom.cli.options import GIVEN, WORLD, Set, read_size
 from timeloom.cli.show import print_json
 from timeloom.cli.show_run import table_of, telling, traffic_of
 from timeloom.errors import BadConfig
@@ -19,6 +19,10 @@ Json = Annotated[bool, Parameter(help="Print records as JSON, one a line.")]
 Quiet = Annotated[bool, Parameter(help="Show no progress.")]
 Checkpoint = Annotated[
     str | None, Parameter(name="--checkpoint", help="The checkpoint to take (default: the newest one).")
+]
+Memory = Annotated[
+    str | None,
+    Parameter(help="The most memory each rank may take, such as 2GiB; it is checked before the first step."),
 ]
 OtherGraph = Annotated[
     Path | None, Parameter(name="--graph", help="Where the graph is now, or a graph that has grown since.")
@@ -31,7 +35,7 @@ class RunFlags:
     """What is trained, and where it goes."""
 
     model: str | None = None
-    """A model of `timeloom models`, or FILE.py:Class for one of your own (default tgcn)."""
+    """A model of `timeloom models`, or FILE.py:Class for one of your own, whose code is run (default tgcn)."""
     task: str | None = None
     """degree | signal | classes | links | edge_classes (default degree)."""
     out: Path | None = None
@@ -69,6 +73,7 @@ def train(
     world: WorldFlags = WorldFlags(),
     set_: Set = None,
     checkpoint: Checkpoint = None,
+    memory: Memory = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
@@ -88,7 +93,8 @@ def train(
     from timeloom.config import merge, parse_sets, read_toml
     from timeloom.train import ranks
 
-    changes = parse_sets([*(set_ or []), *(["world.check=true"] if world.check_world else [])])
+    more = [] if memory is None else [f"train.memory_bytes={read_size(memory)}"]
+    changes = parse_sets([*(set_ or []), *(["world.check=true"] if world.check_world else []), *more])
     if run.resume is not None:
         _refuse_beside_resume(graph, run)
     elif checkpoint is not None:
@@ -277,4 +283,6 @@ def models() -> None:
     from timeloom.nn.models import MODELS
 
     sys.stdout.write("".join(f"{name:16} {model.about}\n" for name, model in MODELS.items()))
-    sys.stdout.write(f"{'FILE.py:Class':16} a model of your own: a class in a file (docs/models.md)\n")
+    sys.stdout.write(
+        f"{'FILE.py:Class':16} a model of your own: a class in a file, whose code is run (docs/models.md)\n"
+    )

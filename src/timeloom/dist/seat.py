@@ -123,6 +123,33 @@ def way_to(seat: Seat) -> Way:
     return outward[0]
 
 
+def refuse_exposure(way: Way, *, trusted: bool) -> str:
+    """Return a warning where others can reach the ranks (nothing on loopback); refuse an address of the internet.
+
+    The engine beneath has no shared secret: whoever reaches the ports of a run takes part in it.
+    """
+    address = ipaddress.ip_address(way.address.partition("%")[0]) if _is_address(way.address) else None
+    if address.is_loopback if address is not None else way.interface == "lo":
+        return ""
+    if address is not None and address.is_global and not trusted:
+        raise BadConfig(
+            f"the ranks would meet at {way.address}, an address of the internet, and have no secret by which to know "
+            "each other: use a private network (MASTER_ADDR), or, behind a firewall, --set world.trusted=true"
+        )
+    return (
+        f"the ranks meet at {way.address} ({way.interface}), and whoever reaches it can take part in this run: "
+        "use a network that you trust"
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
 def _is_local(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     return found.is_loopback or found.is_link_local

@@ -27,10 +27,11 @@ import torch.distributed as td
 from torch import Tensor
 
 from timeloom.dist.collectives import GROUPS, Limits, World
-from timeloom.dist.seat import Seat, way_to
+from timeloom.dist.seat import Seat, refuse_exposure, way_to
 from timeloom.dist.transport import Alone, Broken, Reduction, Sighting, Transport, Wait
 from timeloom.errors import LostRank
 
+logger = logging.getLogger(__name__)
 Store = td.TCPStore
 BEAT_S = 0.25
 _SILENT_BEATS = 5
@@ -45,11 +46,16 @@ def alone(device: torch.device) -> World:
     return World(Alone(), device=device, limits=Limits(), check=False, local_size=1)
 
 
-def join(seat: Seat, *, device: torch.device, limits: Limits, check: bool) -> World:
-    """Collective. Take a seat among the ranks of a launcher, and return the world they form."""
+def join(seat: Seat, *, device: torch.device, limits: Limits, check: bool, trusted: bool = False) -> World:
+    """Collective. Take a seat among the ranks of a launcher, and return the world they form.
+
+    ``trusted``: an address of the internet is not refused.
+    """
     if seat.parent:
         _die_with(seat.parent)
     way = way_to(seat)
+    if warning := refuse_exposure(way, trusted=trusted):
+        logger.warning("%s", warning)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", way.interface)
     try:
         store = _open_store(seat, way.address, limits.first_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from os import PathLike
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from timeloom.errors import BadConfig, TooLarge
+from timeloom.errors import BadConfig, BadStore, TooLarge
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest import open_source, pipeline
 from timeloom.graph.ingest.attributes import Attributes
@@ -54,6 +55,7 @@ def append(path: str | PathLike[str], source: Any, options: Append, progress: Pr
     bad = BadRows(account, drop=options.drop_bad_rows)
     with StoreWriter(path, update=True) as store:
         graph, opened = DynamicGraph(path), open_source(source, options.reading)
+        _refuse_altered(graph)
         rules = rules_from_json(graph.store.manifest["rules"])
         _refuse_what_does_not_fit(graph, rules, opened.timed, options.attributes)
         limit = options.budget.share(0.25)
@@ -85,6 +87,14 @@ def append(path: str | PathLike[str], source: Any, options: Append, progress: Pr
         manifest["segments"] = [*manifest["segments"], segment]
         store.commit(manifest, keep=tuple(name for name in graph.store.names if name not in _REWRITTEN))
     return report
+
+
+def _refuse_altered(graph: DynamicGraph) -> None:
+    """Refuse a graph if what is written anew, or gone on from, is not what was written: else it would look sound."""
+    last = graph.store.manifest["segments"][-1]["name"]
+    earlier = {name for name in graph.store.names if re.match(r"s[0-9]+\.", name) and not name.startswith(f"{last}.")}
+    for problem in graph.store.verify({graph.store.manifest["arrays"][name]["file"] for name in earlier}):
+        raise BadStore(f"{graph.path}: {problem}; restore it from a copy, or ingest everything again")
 
 
 def _refuse_what_does_not_fit(graph: DynamicGraph, rules: Rules, timed: bool, attributes: Attributes) -> None:

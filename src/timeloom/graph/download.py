@@ -198,7 +198,7 @@ def _begun(url: str, partial: Path) -> tuple[_Note | None, int]:
     """Return the note on a partial file and its size, or None and 0 where there is nothing to go on with."""
     try:
         note, have = _Note(**json.loads(_note_path(partial).read_text())), _size_of(partial)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None, 0
     usable = note.url == url and note.version and 0 < have <= (note.total_bytes or have)
     return (note, have) if usable else (None, 0)

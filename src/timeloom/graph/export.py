@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from timeloom.errors import BadConfig, BadInput
+from timeloom.errors import BadConfig, BadInput, TimeloomError, TooLarge, is_disk_full
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.ingest.gather import Progress, silent
 from timeloom.graph.keys import Float64s, Int64s
@@ -49,9 +50,10 @@ def export(
         num_rows = _write(aside, columns, _batches(_rows(graph, changes=changes)), graph, progress)
         aside.replace(out)
     except OSError as error:
-        raise BadConfig(f"{out} cannot be written: {error.strerror or error}") from None
+        raise _unwritable(out, error) from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
     return num_rows
 
 
@@ -63,9 +65,15 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], *, overwrite:
         pq.write_table(pa.table(dict(columns)), aside, compression="zstd")
         aside.replace(path)
     except OSError as error:
-        raise BadConfig(f"{path} cannot be written: {error.strerror or error}") from None
+        raise _unwritable(path, error) from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
+
+
+def _unwritable(path: Path, error: OSError) -> TimeloomError:
+    kind = TooLarge if is_disk_full(error) else BadConfig
+    return kind(f"{path} cannot be written ({error.strerror or error}): give another --out, or make room for it")
 
 
 def read_pairs(path: Path) -> tuple[Any, Any]:

@@ -59,7 +59,9 @@ class NoFeatures:
 def degree_rows(snapshot: NodeFacts, *, log: bool) -> Float32s:
     """Return the weighted in-degree and out-degree of each node, or log(1 + |degree|) with the degree's sign."""
     degrees = np.stack(snapshot.degrees(), axis=1)
-    return (np.copysign(np.log1p(np.abs(degrees)), degrees) if log else degrees).astype(np.float32)
+    with np.errstate(over="ignore"):
+        # Beyond 1e38 it becomes infinite, which training refuses with its place (`train/faults.py`).
+        return (np.copysign(np.log1p(np.abs(degrees)), degrees) if log else degrees).astype(np.float32)
 
 
 class DegreeFeatures:

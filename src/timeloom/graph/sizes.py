@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from timeloom.errors import BadInput
+from timeloom.errors import BadInput, TooLarge, is_disk_full
 from timeloom.graph.dynamic import DynamicGraph
 from timeloom.graph.keys import Int64s
 
@@ -80,8 +81,10 @@ def write_sizes(sizes: SnapshotSizes, path: str | PathLike[str]) -> None:
         aside.write_text(text + "\n", encoding="utf-8")
         os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise BadInput(f"{path} cannot be written ({error.strerror}): give another path") from None
+        with suppress(OSError):
+            aside.unlink()
+        kind = TooLarge if is_disk_full(error) else BadInput
+        raise kind(f"{path} cannot be written ({error.strerror}): give another path") from None
 
 
 def read_sizes(path: str | PathLike[str]) -> SnapshotSizes:

@@ -7,7 +7,6 @@ is killed at, the folder holds the old graph or the new one; files that no manif
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import math
@@ -25,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from timeloom.errors import BadConfig, BadStore, TooLarge
+from timeloom.errors import BadConfig, BadStore, TooLarge, is_disk_full
 from timeloom.graph.manifest import is_form_of, problem_of
 
 FORMAT = "timeloom graph"
@@ -37,9 +36,9 @@ _HEADER_BYTES = 128
 _FILE_NAME = re.compile(r"[0-9]{6,}-[a-z0-9_.]+\.npy")
 # Whatever a writer makes, with the number of the writer.
 _WRITTEN = re.compile(r"([0-9]{6,})-([a-z0-9_.]+\.npy|scratch\..+|manifest\.json)")
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DTYPES = {"<i8", "<i4", "<f8", "<f4", "|u1", "|i1"}
 _HASH_BLOCK = 1 << 22
+_MOST_MANIFEST_BYTES = 1 << 28
 
 Array = NDArray[Any]
 
@@ -145,9 +144,16 @@ class Store:
             self._mapped[name] = _map(self.path, name, self._infos[name])
         return self._mapped[name]
 
-    def verify(self) -> Iterator[str]:
-        """Read every byte; yield one sentence for each array that is not what was written."""
+    @property
+    def files(self) -> frozenset[str]:
+        """The names of all files; one that has been written is never written again."""
+        return frozenset(info.file for info in self._infos.values())
+
+    def verify(self, known: Collection[str] = ()) -> Iterator[str]:
+        """Read every byte but those of ``known`` files; yield one sentence for each array that is not as written."""
         for name, info in self._infos.items():
+            if info.file in known:
+                continue
             try:
                 _map(self.path, name, info)
                 if _checksum(self.path / info.file) != info.checksum:
@@ -175,7 +181,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         found = "is a file" if path.exists() else "does not exist"
         raise BadStore(f"{path} {found}, not a graph: make one with 'timeloom ingest SOURCE --out {path}'")
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        with (path / MANIFEST).open("rb") as file:
+            data = file.read(_MOST_MANIFEST_BYTES + 1)
+        if len(data) > _MOST_MANIFEST_BYTES:
+            raise BadStore(f"{path / MANIFEST} has more than {_MOST_MANIFEST_BYTES} bytes: restore it from a copy")
+        manifest = json.loads(data.decode())
     except FileNotFoundError:
         raise BadStore(
             f"{path} has no {MANIFEST}, so it is not a graph, or one whose ingest never ended: "
@@ -310,7 +320,7 @@ class StoreWriter:
             self._sweep()
         finally:
             self._release()
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        if isinstance(error, OSError) and is_disk_full(error):
             raise TooLarge(f"{self.path}: {error.strerror} while writing; free some disk space or give another --out")
 
     def _sweep(self) -> None:

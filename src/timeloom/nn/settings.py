@@ -13,7 +13,7 @@ class ModelSettings:
     """A model and its sizes. What a model has no use for, it ignores."""
 
     name: str = "tgcn"
-    """One of `timeloom models`, or FILE.py:Class for a model of your own."""
+    """One of `timeloom models`, or FILE.py:Class for a model of your own, whose code is run."""
     hidden: int = 32  # numbers that a layer gives for each node
     layers: int = 1
     """mpnn_lstm, sage: so many convolutions below one recurrence. All others: so many pairs of convolution and

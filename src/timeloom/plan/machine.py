@@ -36,7 +36,7 @@ def costs_at(path: Path) -> Costs:
         return BUILT_IN
     try:
         return from_json(json.loads(path.read_text()))
-    except (json.JSONDecodeError, BadInput) as error:
+    except (OSError, ValueError, RecursionError, BadInput) as error:
         raise BadInput(f"{path}: {error}; remove it or run 'timeloom calibrate'") from None
 
 

@@ -1,7 +1,7 @@
 """The run directory: made, gone on with, written by one process, read by any.
 
 config.toml     what was asked; written last, so a folder with it is a run
-records.jsonl   what happened, a line each
+records.jsonl   what happened, a line each; both are sealed (`seal.py`)
 checkpoints/    what training can go on from
 trials.json     what was tried before training, where trials choose the windows
 report.html     made later from the records
@@ -16,20 +16,24 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, NoReturn, Self
 
-from timeloom.errors import BadConfig, BadRun, TooLarge
+from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records.kinds import Record
+from timeloom.records.seal import FIRST, Altered, open_config, open_line, seal_config, seal_line, seal_of
 from timeloom.records.wire import as_json, from_json
 
 CONFIG, RECORDS, CHECKPOINTS, REPORT = "config.toml", "records.jsonl", "checkpoints", "report.html"
 _TRIALS = "trials.json"
 _LOCK = ".lock"
 _ASIDE, _REPLACED = "config.toml.partial", "checkpoints.partial"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST_LINE_BYTES, _LARGEST_CONFIG_BYTES = 1 << 28, 1 << 20
+_SEAL_ROOM = 64
+_BEGINNING = b'{"kind": "'
+_RESTORE = "restore it from a copy, or go on from a checkpoint of before with --resume RUN --checkpoint NAME"
 
 
 def read(path: Path) -> list[Record]:
@@ -42,22 +46,46 @@ def stream(path: Path, start: int = 0) -> Iterator[tuple[Record, int]]:
     _refuse_no_run(path)
     stop = start
     with _reading(path / RECORDS), (path / RECORDS).open("rb") as file:
-        file.seek(start)
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            stop += len(line)
+        seal = _seal_before(file, start)
+        while line := file.readline(_LONGEST_LINE_BYTES + 1):
             try:
-                data = _DECODER.decode(line.decode())
+                if not line.endswith(b"\n"):
+                    _refuse_altered_end(line, seal)
+                    return
+                stop += len(line)
+                body, seal = open_line(line, seal)
+                data = _DECODER.decode(body.decode())
                 if not isinstance(data, dict):
                     raise ValueError("it is no JSON object")
                 record = from_json(data)
             except (ValueError, RecursionError, BadRun) as error:
-                number = (path / RECORDS).read_bytes()[:stop].count(b"\n")
-                raise BadRun(
-                    f"{path / RECORDS}, line {number} cannot be read ({error}): mend or remove that line"
-                ) from None
+                number = (path / RECORDS).read_bytes()[:stop].count(b"\n") + (not line.endswith(b"\n"))
+                raise _unreadable(path, number, error) from None
             yield record, stop
+
+
+def _unreadable(path: Path, line: int, error: Exception) -> BadRun:
+    return BadRun(f"{path / RECORDS}, line {line} cannot be read ({error}): {_RESTORE}")
+
+
+def _seal_before(file: IO[bytes], start: int) -> int | None:
+    """Return the checksum that the line at this byte begins with; the file is left there."""
+    if start == 0:
+        return FIRST
+    file.seek(max(0, start - _SEAL_ROOM))
+    return seal_of(file.read(min(start, _SEAL_ROOM)))
+
+
+def _refuse_altered_end(line: bytes, seal: int | None) -> None:
+    """Refuse a last line that nobody began: one that is whole but for its end, too long, or no record's beginning."""
+    if len(line) > _LONGEST_LINE_BYTES:
+        raise Altered(f"it has more than {_LONGEST_LINE_BYTES} bytes, the most that is read")
+    # After a power cut, what was not written yet may read as zeros.
+    if not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line.rstrip(b"\0"))):
+        raise Altered("it is no record's beginning")
+    with suppress(Altered):
+        open_line(line[:-1] + b"\n", seal)
+        raise ValueError("its end was altered")
 
 
 def is_in_use(path: Path) -> bool:
@@ -74,8 +102,16 @@ def is_in_use(path: Path) -> bool:
 def read_config(path: Path) -> str:
     """Return the configuration of a run as TOML, also of one that is in use."""
     _refuse_no_run(path)
-    with _reading(path / CONFIG):
-        return (path / CONFIG).read_bytes().decode()
+    with _reading(path / CONFIG), (path / CONFIG).open("rb") as file:
+        data = file.read(_LARGEST_CONFIG_BYTES + 1)
+    if len(data) > _LARGEST_CONFIG_BYTES:
+        raise BadRun(f"{path / CONFIG} has more than {_LARGEST_CONFIG_BYTES} bytes: restore it from a copy")
+    try:
+        return open_config(data)
+    except ValueError as error:
+        raise BadRun(
+            f"{path / CONFIG} cannot be read ({error}): restore it from a copy, or start a new run with --config"
+        ) from None
 
 
 def _refuse_constant(name: str) -> None:
@@ -104,6 +140,7 @@ class RunDirectory:
             # What a killed process began to write would become a broken line as soon as another one follows.
             torn = len((path / RECORDS).read_bytes().rpartition(b"\n")[2])
             self._file.truncate(os.fstat(self._file.fileno()).st_size - torn)
+        self._seal = self._last_seal()
 
     @classmethod
     def create(cls, path: Path, config_text: str, *, overwrite: bool, trials: str = "") -> Self:
@@ -125,6 +162,7 @@ class RunDirectory:
                 _make(path, config_text, trials)
             return cls(path, lock)
         except BaseException:
+            _undo(path, made)
             os.close(lock)
             raise
 
@@ -156,7 +194,7 @@ class RunDirectory:
 
     def configure(self, config_text: str) -> None:
         """Give the run another configuration: trials have chosen a part of it."""
-        self._replace(CONFIG, config_text)
+        self._replace(CONFIG, seal_config(config_text))
         self._config_text = config_text
 
     def read_trials(self) -> str:
@@ -168,18 +206,20 @@ class RunDirectory:
 
     def write_trials(self, text: str) -> None:
         """Keep what was tried so far; killed at any instant, this leaves what was there or all of the new."""
-        self._replace(_TRIALS, text)
+        self._replace(_TRIALS, text.encode())
 
-    def _replace(self, name: str, text: str) -> None:
+    def _replace(self, name: str, data: bytes) -> None:
         with _writing(self._path):
-            _write(self._path / _ASIDE, text)
+            _write(self._path / _ASIDE, data)
             os.replace(self._path / _ASIDE, self._path / name)
             _sync_folder(self._path)
 
     def append(self, record: Record) -> None:
         """Write a line; whoever reads the file from now on finds it."""
-        line = memoryview(json.dumps(as_json(record), allow_nan=False).encode() + b"\n")
-        before = os.fstat(self._file.fileno()).st_size
+        if self._seal is None:
+            raise BadRun(f"{self._path / RECORDS} ends with a line that has no checksum: {_RESTORE}")
+        sealed, seal = seal_line(json.dumps(as_json(record), allow_nan=False).encode(), self._seal)
+        line, before = memoryview(sealed), os.fstat(self._file.fileno()).st_size
         try:
             with _writing(self._path):
                 while line:
@@ -188,6 +228,7 @@ class RunDirectory:
             # Half a line must not stay: the next record would be written behind it.
             self._file.truncate(before)
             raise
+        self._seal = seal
 
     def records(self) -> list[Record]:
         """Return all records."""
@@ -199,18 +240,40 @@ class RunDirectory:
             os.fsync(self._file.fileno())
         return os.fstat(self._file.fileno()).st_size
 
+    def check(self, size: int) -> None:
+        """Refuse records whose first so many bytes are not whole lines, as they were written."""
+        if not 0 <= size <= os.fstat(self._file.fileno()).st_size:
+            self._refuse_size(size)
+        seal, stop, number = FIRST, 0, 0
+        with _reading(self._path / RECORDS), (self._path / RECORDS).open("rb") as file:
+            while stop < size:
+                line = file.readline(_LONGEST_LINE_BYTES + 1)
+                stop, number = stop + len(line), number + 1
+                try:
+                    _, seal = open_line(line, seal)
+                except Altered as error:
+                    raise _unreadable(self._path, number, error) from None
+        if stop != size:
+            self._refuse_size(size)
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        raise BadRun(
+            f"{self._path / RECORDS} has no line that ends at byte {size}, where the checkpoint was saved: "
+            f"the file was altered; {_RESTORE}"
+        )
+
     def truncate(self, size: int) -> None:
         """Forget what was recorded since there were so many bytes: the work is going to be done again."""
-        with _reading(self._path / RECORDS):
-            kept = (self._path / RECORDS).read_bytes()[: max(size, 0)]
-        if len(kept) != size or not (kept.endswith(b"\n") or size == 0):
-            raise BadRun(
-                f"{self._path / RECORDS} has no line that ends at byte {size}, where the checkpoint was saved: "
-                "the file was altered; restore it from a copy"
-            )
+        self.check(size)
         with _writing(self._path):
             self._file.truncate(size)
             os.fsync(self._file.fileno())
+        self._seal = self._last_seal()
+
+    def _last_seal(self) -> int | None:
+        """Return the checksum that the next line begins with."""
+        with _reading(self._path / RECORDS), (self._path / RECORDS).open("rb") as file:
+            return _seal_before(file, os.fstat(file.fileno()).st_size)
 
     def close(self) -> None:
         """Let other processes write."""
@@ -242,7 +305,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if is_disk_full(error):
             raise TooLarge(f"run {path}: {error.strerror} while writing; free some disk space and try again") from None
         raise BadRun(
             f"run {path} cannot be written ({error.strerror}): make it writable, or use another folder"
@@ -290,18 +353,29 @@ def _make(path: Path, config_text: str, trials: str) -> None:
         os.rename(path / CHECKPOINTS, path / _REPLACED)
     (path / REPORT).unlink(missing_ok=True)
     (path / _TRIALS).unlink(missing_ok=True)
-    _write(path / RECORDS, "")
+    _write(path / RECORDS, b"")
     if trials:
-        _write(path / _TRIALS, trials)
-    _write(path / _ASIDE, config_text)
+        _write(path / _TRIALS, trials.encode())
+    _write(path / _ASIDE, seal_config(config_text))
     _sync_folder(path)
     os.replace(path / _ASIDE, path / CONFIG)
     _sync_folder(path)
 
 
-def _write(path: Path, text: str) -> None:
+def _undo(path: Path, made: list[Path]) -> None:
+    """Remove what a run left that could not be made, and the folders that were made for it."""
+    with suppress(OSError):
+        (path / _ASIDE).unlink(missing_ok=True)
+        if made and not (path / CONFIG).exists():
+            for name in (RECORDS, _LOCK):
+                (path / name).unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
+
+
+def _write(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
-        file.write(text.encode())
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 

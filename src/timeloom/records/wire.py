@@ -11,6 +11,8 @@ from timeloom.errors import BadRun
 from timeloom.records.kinds import Record
 
 Read = Callable[[Any], Any]
+_MOST_AS_FLOAT = 1 << 1023
+_MOST_COUNTED = (1 << 63) - 1
 
 
 class _Odd(Exception):
@@ -97,11 +99,11 @@ def _list_reader(read: Read) -> Read:
 
 
 def _tuple_reader(parts: tuple[type, ...]) -> Read:
-    readers, exact = [_reader(part) for part in parts], list(parts)
+    readers, exact, no_counts = [_reader(part) for part in parts], list(parts), int not in parts
 
     def read_tuple(value: Any) -> tuple[Any, ...]:
         # Nearly all values have the very types that were asked for: spans are most of what a large run tells.
-        if type(value) is list and list(map(type, value)) == exact:
+        if type(value) is list and no_counts and list(map(type, value)) == exact:
             return tuple(value)
         if type(value) is not list or len(value) != len(readers):
             raise _Odd(value)
@@ -112,11 +114,11 @@ def _tuple_reader(parts: tuple[type, ...]) -> Read:
 
 def _scalar_reader(members: tuple[type, ...]) -> Read:
     def read_scalar(value: Any) -> Any:
-        if type(value) in members:
+        if type(value) in members and not (type(value) is int and abs(value) > _MOST_COUNTED):
             return value
         if float in members and value is None:
             return math.nan
-        if float in members and type(value) is int:
+        if float in members and type(value) is int and abs(value) < _MOST_AS_FLOAT:
             return float(value)
         raise _Odd(value)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from timeloom.config import flat
+from timeloom.errors import BadRun
 from timeloom.records import PHASES, Evaluated, GraphFacts, Predicted, Scheduled
 from timeloom.report.compare import Comparison, compare, labels_of
 from timeloom.report.log import RunLog
@@ -31,6 +32,18 @@ def content_of(logs: list[RunLog], *, every_s: float = 0.0, target_loss: float |
 
     The table of several runs tells the time to ``target_loss`` (default: the lowest loss that all reached).
     """
+    try:
+        return _content(logs, every_s, target_loss)
+    except (LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+        # Each record can be read, but together they say what no run does; only another hand writes that.
+        paths = ", ".join(str(log.path) for log in logs)
+        raise BadRun(
+            f"the records of {paths} do not fit together ({type(error).__name__}: {str(error)[:80]}): restore them "
+            "from a copy"
+        ) from error
+
+
+def _content(logs: list[RunLog], every_s: float, target_loss: float | None) -> dict[str, Any]:
     labels, comparison = labels_of(logs), compare(logs, target_loss=target_loss)
     return {
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "version": metadata.version("timeloom"),

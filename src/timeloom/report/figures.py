@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from timeloom.errors import BadConfig, BadRun
+from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records import PHASES, Predicted
 from timeloom.report.log import RunLog
 from timeloom.report.predictions import BINS, by_probability, confusion_of, starts_of_bins
@@ -31,6 +31,8 @@ _STYLE: Any = {
     "font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "axes.axisbelow": True, "grid.alpha": 0.25,
     "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "timeloom", "figure.dpi": 100.0,
+    # A name with dollar signs in it is a name, and no formula.
+    "text.parse_math": False,
 }  # fmt: skip
 _CYCLE = ("#2457c5", "#c2570c", "#14794a", "#8b3fb8", "#b3261e", "#0e7490", "#a1306f", "#6b5a12")
 
@@ -69,7 +71,8 @@ def save_all(logs: list[RunLog], folder: Path) -> list[Path]:
                         figure.savefig(path, dpi=200, metadata={"Date": None} if kind == "svg" else None)
                     written.append(path)
     except OSError as error:
-        raise BadRun(f"{folder} cannot be written ({error.strerror}): give another folder with --figures") from None
+        refusal = TooLarge if is_disk_full(error) else BadRun
+        raise refusal(f"{folder} cannot be written ({error.strerror}): give another folder with --figures") from None
     return written
 
 

@@ -7,11 +7,12 @@ import hashlib
 import html
 import json
 import os
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from timeloom.errors import BadConfig, BadRun
+from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 
 _SCRIPTS = ("basics.js", "chart.js", "lanes.js", "sections.js")
 _MARK = "<!-- made by timeloom report -->"
@@ -49,8 +50,10 @@ def write_page(path: Path, text: str) -> None:
         aside.write_bytes(text.encode("utf-8", "replace"))
         os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise BadRun(
+        with suppress(OSError):
+            aside.unlink()
+        kind = TooLarge if is_disk_full(error) else BadRun
+        raise kind(
             f"{path} cannot be written ({error.strerror}): give another file with --out, or make room for it"
         ) from None
 

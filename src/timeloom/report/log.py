@@ -6,14 +6,14 @@ R ranks, S steps, P parts of steps.
 from __future__ import annotations
 
 import time
-import tomllib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from timeloom.errors import BadRun
+from timeloom.config import parse_toml
+from timeloom.errors import BadConfig, BadRun
 from timeloom.records import (
     PHASES,
     RECORDS,
@@ -144,8 +144,8 @@ class RunLog:
     def config(self) -> dict[str, Any]:
         """The configuration, nested."""
         try:
-            return tomllib.loads(self.config_text)
-        except tomllib.TOMLDecodeError as error:
+            return parse_toml(self.config_text, "it")
+        except BadConfig as error:
             raise BadRun(f"{self.path / 'config.toml'} cannot be read ({error}): restore it from a copy") from None
 
     @property

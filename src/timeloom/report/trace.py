@@ -6,11 +6,12 @@ import gzip
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from timeloom.errors import BadConfig, BadRun
+from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records import PHASES
 from timeloom.report.log import RunLog
 from timeloom.report.ranks import lanes_of, spent
@@ -92,8 +93,10 @@ def write_trace(log: RunLog, path: Path, *, overwrite: bool = False) -> Traced:
             count = _write(log, file)
         os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise BadRun(f"{path} cannot be written ({error.strerror}): give another file with --out") from None
+        with suppress(OSError):
+            aside.unlink()
+        kind = TooLarge if is_disk_full(error) else BadRun
+        raise kind(f"{path} cannot be written ({error.strerror}): give another file with --out") from None
     return Traced(events=count, ranks=len(log.ranks), on_clock=bool(log.parts.rank))
 
 

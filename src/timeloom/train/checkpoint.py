@@ -7,7 +7,6 @@ called `NAME.replaced/` until the new one is in its place; killed in between, it
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from timeloom.errors import BadRun, TooLarge
+from timeloom.errors import BadRun, TooLarge, is_disk_full
 
 FORMAT = "timeloom checkpoint"
 VERSION = 1
@@ -32,7 +31,6 @@ TENSORS, STATE = "tensors.safetensors", "state.json"
 _PARTIAL, _REPLACED = ".partial", ".replaced"
 _NAME = re.compile(r"epoch-([0-9]{6,})-step-([0-9]{6,})")
 _ALTERED = "it was truncated or altered; restore it from a copy, or go on from another with --checkpoint NAME"
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,19 @@ def load(folder: Path, name: str) -> Checkpoint:
         return Checkpoint(name, tensors_of(data), body["state"])
     except (SafetensorError, ValueError, KeyError) as error:
         raise BadRun(f"{path} is not what this timeloom writes ({error}): {_ALTERED}") from None
+
+
+@contextmanager
+def fitting(name: str) -> Iterator[None]:
+    """Refuse a checkpoint that is whole, but does not hold what a run asks of it."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, AssertionError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise BadRun(
+            f"checkpoint {name} does not hold what this run needs ({why}): another timeloom or another hand wrote it; "
+            "use the timeloom that wrote it, or go on from another with --checkpoint NAME"
+        ) from None
 
 
 def names(folder: Path) -> list[str]:
@@ -238,7 +249,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _DISK_FULL:
+        if is_disk_full(error):
             raise TooLarge(
                 f"{folder}: {error.strerror} while saving a checkpoint; the ones before are whole: "
                 "free some disk space, then go on with --resume"

@@ -13,7 +13,6 @@ from timeloom.train.deviate import exactness_of
 from timeloom.train.goals.values import ValueGoal
 from timeloom.train.hybrid.cache import budget_bytes
 from timeloom.train.planning import updates_of
-from timeloom.train.rehearse import predicted_bytes
 from timeloom.train.session import Session
 
 
@@ -70,8 +69,11 @@ def _updates(session: Session) -> int:
     return max(1, round(hybrid.epoch_share / (hybrid.start_snapshots * hybrid.start_nodes)))
 
 
-def derived_of(session: Session) -> dict[str, str | int | float | bool]:
-    """Return every number that follows from the settings and the graph, to be told once."""
+def derived_of(session: Session, step_bytes: int | None) -> dict[str, str | int | float | bool]:
+    """Return every number that follows from the settings and the graph, to be told once.
+
+    ``step_bytes`` is what a step is predicted to hold (None: it was not predicted).
+    """
     settings, split, feed = session.settings, session.split, session.feed
     live = settings.train.protocol == "live"
     updates = settings.live.steps if live else _updates(session)
@@ -80,7 +82,6 @@ def derived_of(session: Session) -> dict[str, str | int | float | bool]:
         if isinstance(session.goal, ValueGoal)
         else {}
     )
-    step_bytes = predicted_bytes(session) if session.world.size == 1 else None
     return {
         **goal,
         **({"system": settings.system.name, "ranks": session.world.size} if session.world.size > 1 else {}),

@@ -21,6 +21,7 @@ from timeloom.graph.snapshot import NodeFacts, Snapshot
 from timeloom.graph.tasks import GraphLike, TaskSettings, degree_label
 from timeloom.kernels.norms import Norm
 from timeloom.train.drifting import Drifting
+from timeloom.train.faults import Faults
 from timeloom.train.holding import HOLDS_ALL, Holding
 from timeloom.train.kept import AtHand, Kept, Room
 from timeloom.train.localise import WholeView
@@ -70,6 +71,8 @@ class Feed:
         lags = reuse.approximate in ("sym-lazy", "sym-static-src")
         self._drifting = Drifting(reuse, self._exact_sources) if lags else None
         self.scales: Scales | None = None
+        self.faults = Faults()
+        """What was read that is no number: a run stops at it."""
         self.features = self._resolved(inputs.features)
         self.lags = (4 if task.name == "signal" else 0) if inputs.lags is None else inputs.lags
         self._refuse_impossible()
@@ -125,6 +128,7 @@ class Feed:
 
     def _read(self, t: int) -> Snapshot:
         found = self.graph.snapshot(t)
+        self.faults.look_at_weights(found, torch.finfo(self.dtype).max)
         return self._snapshots.offer(t, found, found.num_bytes) if self.holding.holds_all else found
 
     def facts(self, t: int) -> NodeFacts:
@@ -207,7 +211,13 @@ class Feed:
         elif self.features != "none":
             log = self.features == "log_degree" or (self.features == "graph" and features.degrees == "log")
             parts.append(degree_rows(self.facts(t), log=log))
-        parts.extend(self.label_before(t, lag)[:, None].astype(np.float32) for lag in range(self.lags))
+        for part in parts:
+            self.faults.look(f"the features ({self.features})", t, part)
+        with np.errstate(over="ignore"):
+            lags = [self.label_before(t, lag)[:, None].astype(np.float32) for lag in range(self.lags)]
+        for part in lags:
+            self.faults.look("the last known labels", t, part, unknown=True)
+        parts.extend(lags)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, 1)
 
     def label_before(self, t: int, lag: int = 0) -> NDArray[Any]:
@@ -218,8 +228,12 @@ class Feed:
     def label(self, t: int) -> NDArray[Any]:
         """Return the label of each node in snapshot t: a value (NaN: unknown) or a class (-1: unknown)."""
         if self._task.name == "degree":
-            return self.remembered("label", t, lambda: degree_label(self.facts(t)))
-        return self.remembered("label", t, lambda: self.holding.own(self.graph.labels.at(t)))
+            return self.remembered("label", t, lambda: self._looked_at(t, degree_label(self.facts(t))))
+        return self.remembered("label", t, lambda: self._looked_at(t, self.holding.own(self.graph.labels.at(t))))
+
+    def _looked_at(self, t: int, labels: NDArray[Any]) -> NDArray[Any]:
+        self.faults.look("the labels", t, labels, unknown=True)
+        return labels
 
     def measure(self, train_stop: int) -> Scales:
         """Collective. Return the scales of the snapshots of training (of at most 64, evenly spread) and use them."""
@@ -234,13 +248,17 @@ class Feed:
             if values:
                 target, before = self.label(t + self._task.ahead), self.label_before(t)
                 targets.add(target[here, None])
-                changes.add((target - before)[here, None])
+                with np.errstate(over="ignore", invalid="ignore"):
+                    changes.add((target - before)[here, None])
         all_raw, all_targets, all_changes = (
             moments.of_all_ranks(self.holding).mean_and_deviation() for moments in (raw, targets, changes)
         )
         (mean,), (deviation,) = all_targets
         (change,) = all_changes[1]
         self.scales = Scales(*all_raw, float(mean), float(deviation), float(change))
+        told = np.concatenate([*all_raw, [mean, deviation, change]])
+        if not np.isfinite(told).all():
+            self.faults.note("the mean or the deviation of inputs or labels in training (values beyond 1e150)")
         return self.scales
 
 
@@ -255,8 +273,9 @@ class _Moments:
         known = np.isfinite(wide)
         wide = np.where(known, wide, 0.0)
         self._count += known.sum(0)
-        self._sum += wide.sum(0)
-        self._squares += np.square(wide).sum(0)
+        with np.errstate(over="ignore"):
+            self._sum += wide.sum(0)
+            self._squares += np.square(wide).sum(0)
 
     def of_all_ranks(self, holding: Holding) -> _Moments:
         """Collective. Return the moments of the rows of all ranks."""
@@ -269,6 +288,7 @@ class _Moments:
         """Return both; a column that never varies is divided by 1."""
         count = np.maximum(self._count, 1)
         mean = self._sum / count
-        variance = np.maximum(self._squares / count - np.square(mean), 0.0)
-        varies = variance > 1e-12 * np.maximum(np.square(mean), 1e-12)
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = np.maximum(self._squares / count - np.square(mean), 0.0)
+            varies = (variance > 1e-12 * np.maximum(np.square(mean), 1e-12)) | ~np.isfinite(variance)
         return mean, np.where(varies, np.sqrt(variance), 1.0)

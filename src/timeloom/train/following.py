@@ -17,13 +17,15 @@ from typing import Any
 
 import torch
 
-from timeloom.config import build, dump, merge
+from timeloom.config import build, dump, merge, parse_toml
 from timeloom.dist.collectives import World
 from timeloom.errors import BadConfig, BadStore
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.upto import UpTo
-from timeloom.records import CHECKPOINTS, RunDirectory, is_run, read_config, refuse_in_the_way
+from timeloom.records import CHECKPOINTS, CONFIG, RunDirectory, is_run, read_config, refuse_in_the_way
 from timeloom.train.arrivals import Arrivals
+from timeloom.train.budget import expect, told_of_memory
+from timeloom.train.checkpoint import fitting
 from timeloom.train.choose import decided_of
 from timeloom.train.goals.goal import Marks
 from timeloom.train.inference import Result
@@ -42,7 +44,8 @@ from timeloom.train.runs import (
 from timeloom.train.session import Session, Stopped, grown, open_session, scales_of
 from timeloom.train.settings import RunSettings
 from timeloom.train.stopping import stop_requests
-from timeloom.train.trainer import Trainer, grouped
+from timeloom.train.trainer import Trainer, grouped, whole_number
+from timeloom.train.verify import refuse_altered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,9 @@ class Following(Arrivals):
         if stop:
             raise Stopped
         if length > known:
-            self._graph = _opened(fresh, length)
+            before, self._graph = self._graph.store.files, _opened(fresh, length)
+            if session.settings.train.verify:
+                refuse_altered(world, self._graph, before)
             return True
         if idle_now:
             return False
@@ -161,17 +166,17 @@ def _opened(graph: DynamicGraph, length: int) -> DynamicGraph:
 def follow(
     graph: str | PathLike[str], out: str | PathLike[str], settings: Mapping[str, Any] | None = None, *,
     model: str | None = None, task: str | None = None, system: str | None = None, patience: Patience | None = None,
-    show: Show = ignore,
+    name: str | None = None, show: Show = ignore,
 ) -> Result:  # fmt: skip
     """Train on a graph as it grows, in a run directory that is made, or gone on with where it is there.
 
-    Under a launcher all ranks call this alike.
+    A run that is there goes on from its last checkpoint, or the one named. Under a launcher all ranks call this alike.
     """
     opened, path, seat = open_graph(graph), Path(out), here()
     given = merge(settings or {}, {"train": {"protocol": "live"}})
     chosen = settings_for(opened, given, model=model, task=task, system=system)
     named = bool(settings) or any(name is not None for name in (model, task, system))
-    with stop_requests() as should_stop, joined(chosen, seat) as world:
+    with stop_requests() as should_stop, joined(chosen, seat) as world, told_of_memory(chosen):
         chosen = _agreed(world, path, chosen, opened, named=named)
         refuse_impossible(chosen, world.size)
         known = chosen.live.known
@@ -180,28 +185,33 @@ def follow(
                 f"{path} began with {known} snapshots of {opened.path}, which has {len(opened)} now: give the graph "
                 "that it followed"
             )
+        if chosen.train.verify:
+            refuse_altered(world, opened)
         following = Following(opened, patience or Patience())
         with on_first(world, lambda: _directory(path, chosen)) as directory:
-            saved = find_checkpoint(world, path / CHECKPOINTS, None)
+            saved = find_checkpoint(world, path / CHECKPOINTS, name)
+            scales, decided, arrived = None, None, known
+            if saved is not None:
+                with fitting(saved.name):
+                    scales, decided = scales_of(grouped(saved.tensors)["scales"]), decided_of(saved.state["decided"])
+                    arrived = whole_number(saved.state["num_snapshots"])
             session = open_session(
-                chosen, UpTo(opened, known), should_stop=should_stop, world=world,
-                scales=None if saved is None else scales_of(grouped(saved.tensors)["scales"]),
-                decided=None if saved is None else decided_of(saved.state["decided"]),
+                chosen, UpTo(opened, known), should_stop=should_stop, world=world, scales=scales, decided=decided
             )  # fmt: skip
-            trainer = Trainer(session, directory)
+            trainer, expected = Trainer(session, directory), expect(session)
             records, hint = train_live(trainer, following), f"timeloom follow {graph} --out {path}"
             if saved is None:
                 if directory is not None:
                     directory.truncate(0)
-                tell_beginning(trainer, [started_of(session)], show)
-                return drive(trainer, show, path, records=records, hint=hint)
-            following.move(trainer, saved.state["num_snapshots"])
+                tell_beginning(trainer, [started_of(session, expected)], show)
+                return drive(trainer, show, path, records=records, hint=hint, expected=expected)
+            following.move(trainer, arrived)
             resumed = trainer.restore(saved)
             trainer.progress.ended = ""
             if directory is not None:
                 directory.append(resumed)
                 show(resumed)
-            return drive(trainer, show, path, records=records, hint=hint)
+            return drive(trainer, show, path, records=records, hint=hint, expected=expected)
 
 
 def _agreed(world: World, path: Path, chosen: RunSettings, graph: DynamicGraph, *, named: bool) -> RunSettings:
@@ -219,7 +229,7 @@ def _agreed(world: World, path: Path, chosen: RunSettings, graph: DynamicGraph, 
 def _of_run(path: Path, chosen: RunSettings, *, named: bool) -> str:
     """Return the configuration of a run that is there, if it may go on like this."""
     there = read_config(path)
-    before = build(RunSettings, tomllib.loads(there))
+    before = build(RunSettings, parse_toml(there, f"{path / CONFIG}"))
     if not before.live.known:
         raise BadConfig(f"{path} was not begun by 'timeloom follow': give another --out")
     again = dataclasses.replace(chosen, live=dataclasses.replace(chosen.live, known=before.live.known))

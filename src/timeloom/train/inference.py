@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from timeloom.config import build, merge
+from timeloom.dist.world import alone
 from timeloom.errors import BadConfig
 from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.graph.keys import Int64s
@@ -25,6 +26,7 @@ from timeloom.train.reopen import graph_of, session_of, settings_of_run
 from timeloom.train.session import Session, open_session
 from timeloom.train.settings import RunSettings
 from timeloom.train.trainer import grouped, load_parameters
+from timeloom.train.verify import refuse_altered
 from timeloom.train.workers import make_worker
 
 
@@ -47,7 +49,10 @@ def open_run(
     settings = settings_of_run(path)
     folder = path / "checkpoints"
     saved = checkpoint.latest(folder) if name is None else checkpoint.load(folder, name)
-    session = session_of(settings, saved, graph)
+    found = graph_of(settings, graph)
+    if settings.train.verify:
+        refuse_altered(alone(torch.device("cpu")), found)
+    session = session_of(settings, saved, found)
     parts = grouped(saved.tensors)
     load_parameters(session, parts.get("best") or parts["now"], saved.name)
     session.predictor.eval()

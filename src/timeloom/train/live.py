@@ -32,6 +32,7 @@ def train_live(trainer: Trainer, arrivals: Arrivals) -> Iterator[Record]:
     """Predict and learn, snapshot by snapshot, and yield a record of everything that happens."""
     progress, first = trainer.progress, first_scored(trainer.session.split)
     saved = -1
+    trainer.refuse_faults("the start")
     while True:
         if arrivals.waits(trainer) and saved < progress.epoch:
             # Who knows how long it will be.
@@ -65,6 +66,7 @@ def _at(trainer: Trainer, arrivals: Arrivals, *, scored: bool) -> Iterator[Recor
     if newest >= 0:
         yield from _learn(trainer, newest)
     marks = _predict(trainer, t, newest, scored=scored)
+    trainer.refuse_faults(f"the prediction after snapshot {t}")
     if scored:
         progress.live.append({"t": t, **marks.as_json(), "baselines": arrivals.told(trainer)})
     losses = [loss for loss in progress.losses if loss == loss]

@@ -18,6 +18,7 @@ from timeloom.train.trainer import Trainer
 def train(trainer: Trainer) -> Iterator[Record]:
     """Train to the end, and yield a record of everything that happens. Checkpoints are written on the way."""
     progress = trainer.progress
+    trainer.refuse_faults("the start")
     baselines = evaluate_baselines(trainer.session, "val")
     while not progress.ended:
         began = time.monotonic()
@@ -33,6 +34,7 @@ def end_epoch(trainer: Trainer, seconds: float, baselines: dict[str, dict[str, f
     # Nobody hears of the epoch before it was validated: a run that is stopped there does that again.
     validates = (progress.epoch + 1) % settings.validate_every == 0 or progress.epoch + 1 == settings.epochs
     validated = [validate(trainer, baselines)] if validates else []
+    trainer.refuse_faults("validation")
     yield told
     yield from deviations(session, progress.epoch)
     yield from validated
@@ -104,6 +106,7 @@ def finish(trainer: Trainer) -> Iterator[Record]:
     baselines = evaluate_baselines(trainer.session, "test")
     marks = marks_of(trainer.worker, "test", most_sampled=MOST_SAMPLED)
     scores = by_metric(trainer.session, marks)
+    trainer.refuse_faults("the test")
     yield Evaluated(
         epoch=progress.best_epoch, split="test", scores=scores, baselines=baselines, seconds=time.monotonic() - began
     )

@@ -54,8 +54,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Give the optimizer back what it remembered."""
     whole = optimizer.state_dict()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, _, name = key.partition(".")
+        like = parameters[int(number)]
+        if value.dim() and value.shape != like.shape:
+            raise ValueError(f"{key} has shape {list(value.shape)}, its parameter {list(like.shape)}")
         state.setdefault(int(number), {})[name] = value
     optimizer.load_state_dict({**whole, "state": state})

@@ -37,7 +37,7 @@ def joined(settings: RunSettings, seat: Seat | None) -> Iterator[World]:
         yield alone(device)
         return
     limits = Limits(first_s=settings.world.first_seconds, step_s=settings.world.step_seconds)
-    world = join(seat, device=device, limits=limits, check=settings.world.check)
+    world = join(seat, device=device, limits=limits, check=settings.world.check, trusted=settings.world.trusted)
     try:
         yield world
         world.close()

@@ -84,14 +84,16 @@ def measured_bytes(session: Session, units: tuple[Unit, ...], lent: Callable[[],
     return held
 
 
-def predicted_bytes(session: Session) -> int | None:
-    """Return what a step of the run is going to hold at once; None where it is little, or nobody can tell."""
+def predicted_bytes(session: Session, *, always: bool = False) -> int | None:
+    """Return what a step of the run is going to hold at once; None where nobody can tell, or (but for ``always``) where
+    it is little.
+    """
     graph, lent = session.graph, lent_bytes()
     if session.settings.system.unit == "trapezoid":
         # What is left of decayed snapshots depends on how well nodes of this graph fall into chunks.
         return None
     numbers = graph.num_nodes * _window_of(session).length * session.model.out_size
-    if session.device.type != "cpu" or lent is None or numbers < SMALL_NUMBERS:
+    if session.device.type != "cpu" or lent is None or (numbers < SMALL_NUMBERS and not always):
         return None
     told = likeness_of(graph, session.split.train_stop - 1)
     sizes = [(_NODES, told), (2 * _NODES, told), (_NODES, replace(told, edges=2.0 * told.edges + 4.0))]

@@ -20,9 +20,9 @@ from timeloom.graph.dynamic import DynamicGraph, open_graph
 from timeloom.records import CHECKPOINTS, Evaluated, Record, RunDirectory, Saved, Started, Stepped, is_run, read_config
 from timeloom.systems import preset_of
 from timeloom.train import checkpoint
-from timeloom.train.advice import memory_advised
 from timeloom.train.arrivals import AllThere
 from timeloom.train.boards import Board, tensorboard
+from timeloom.train.budget import Expected, expect, told_of_memory
 from timeloom.train.derived import derived_of, facts_of
 from timeloom.train.flare.trials import TrialLog, kept_trials
 from timeloom.train.flare.tuning import refuse_tuning, told_of, tuned
@@ -36,8 +36,20 @@ from timeloom.train.session import Session, Stopped, open_session
 from timeloom.train.settings import RunSettings
 from timeloom.train.stopping import stop_requests
 from timeloom.train.trainer import Trainer
+from timeloom.train.verify import refuse_altered
 
-MAY_CHANGE = ("epochs", "patience", "save_seconds", "keep", "threads", "cache_bytes", "log_steps", "tensorboard")
+MAY_CHANGE = (
+    "epochs",
+    "patience",
+    "save_seconds",
+    "keep",
+    "threads",
+    "cache_bytes",
+    "memory_bytes",
+    "verify",
+    "log_steps",
+    "tensorboard",
+)
 """What of [train] a resumed run may be given anew: nothing of it changes what an epoch computes."""
 Show = Callable[[Record], None]
 
@@ -68,9 +80,13 @@ def train(
         return resume(out, graph=opened, show=show)
     if chosen.train.tensorboard:
         tensorboard()
-    with stop_requests() as should_stop, joined(chosen, seat) as world, ExitStack() as held:
+    with (
+        stop_requests() as should_stop, joined(chosen, seat) as world, ExitStack() as held, told_of_memory(chosen),
+    ):  # fmt: skip
         refuse_impossible(chosen, world.size)
         assert_same(world, "the configuration", dump(chosen).encode())
+        if chosen.train.verify:
+            refuse_altered(world, opened)
         session = open_session(chosen, opened, should_stop=should_stop, world=world)
 
         def begin(trials: str) -> RunDirectory | None:
@@ -79,8 +95,9 @@ def train(
 
         if tune:
             return _run_tuned(session, TrialLog(chosen.flare, ranks=world.size, begin=begin), show, Path(out))
-        started = started_of(session)
-        return _run(Trainer(session, begin("")), [started], show, Path(out))
+        expected = expect(session)
+        started = started_of(session, expected)
+        return _run(Trainer(session, begin("")), expected, [started], show, Path(out))
 
 
 def _is_of(run: Path, chosen: RunSettings, *, tune: bool) -> bool:
@@ -113,11 +130,11 @@ def on_first(world: World, make: Callable[[], RunDirectory]) -> Iterator[RunDire
         yield run
 
 
-def started_of(session: Session) -> Started:
+def started_of(session: Session, expected: Expected) -> Started:
     """Return what there is to tell of a run before it begins."""
     return Started(
         graph=session.feed.graph.name, num_parameters=sum(p.numel() for p in session.predictor.parameters()),
-        derived=derived_of(session), version=metadata.version("timeloom"),
+        derived=derived_of(session, expected.step_bytes), version=metadata.version("timeloom"),
     )  # fmt: skip
 
 
@@ -136,8 +153,7 @@ def _hint(path: Path) -> str:
 def _run_tuned(session: Session, log: TrialLog, show: Show, path: Path) -> Result:
     """Collective. Let trials choose the windows, then train."""
     try:
-        with memory_advised(session):
-            choice = tuned(session, log)
+        choice = tuned(session, log)
     except Stopped:
         raise Interrupted(
             f"stopped while windows were tried; {len(log)} trials are kept: go on with '{_hint(path)}'"
@@ -145,13 +161,14 @@ def _run_tuned(session: Session, log: TrialLog, show: Show, path: Path) -> Resul
     session = dataclasses.replace(session, settings=dataclasses.replace(session.settings, flare=choice.flare))
     if log.run is not None:
         log.run.configure(dump(session.settings))
-    started = started_of(session)
-    return _run(Trainer(session, log.run), [told_of(choice), started], show, path)
+    expected = expect(session)
+    started = started_of(session, expected)
+    return _run(Trainer(session, log.run), expected, [told_of(choice), started], show, path)
 
 
-def _run(trainer: Trainer, started: list[Record], show: Show, path: Path) -> Result:
+def _run(trainer: Trainer, expected: Expected, started: list[Record], show: Show, path: Path) -> Result:
     tell_beginning(trainer, started, show)
-    return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
+    return drive(trainer, show, path, records=_records(trainer), hint=_hint(path), expected=expected)
 
 
 def tell_beginning(trainer: Trainer, started: list[Record], show: Show) -> None:
@@ -183,28 +200,32 @@ def resume(
         raise BadConfig(f"{path} follows a graph that grows: go on with 'timeloom follow {chosen.graph} --out {path}'")
     with (
         stop_requests() as should_stop, joined(chosen, here()) as world,
-        on_first(world, lambda: RunDirectory.open(path)) as directory,
+        on_first(world, lambda: RunDirectory.open(path)) as directory, told_of_memory(chosen),
     ):  # fmt: skip
         refuse_impossible(chosen, world.size)
-        saved = find_checkpoint(world, path / CHECKPOINTS, name)
+        saved, found = find_checkpoint(world, path / CHECKPOINTS, name), graph_of(chosen, graph)
+        if chosen.train.verify:
+            refuse_altered(world, found)
         if saved is None:
             log = kept_trials(world, directory)
             if log is not None:
                 chosen = dataclasses.replace(chosen, flare=log.flare)
-            session = open_session(chosen, graph_of(chosen, graph), should_stop=should_stop, world=world)
+            session = open_session(chosen, found, should_stop=should_stop, world=world)
             if directory is not None:
                 directory.truncate(0)
             if log is not None:
                 return _run_tuned(session, log, show, path)
-            return _run(Trainer(session, directory), [started_of(session)], show, path)
-        trainer = Trainer(session_of(chosen, saved, graph, should_stop=should_stop, world=world), directory)
+            expected = expect(session)
+            return _run(Trainer(session, directory), expected, [started_of(session, expected)], show, path)
+        trainer = Trainer(session_of(chosen, saved, found, should_stop=should_stop, world=world), directory)
+        expected = expect(trainer.session)
         resumed = trainer.restore(saved)
         _extend(trainer)
         if directory is not None:
             directory.append(resumed)
-            show(started_of(trainer.session))
+            show(started_of(trainer.session, expected))
             show(resumed)
-        return drive(trainer, show, path, records=_records(trainer), hint=_hint(path))
+        return drive(trainer, show, path, records=_records(trainer), hint=_hint(path), expected=expected)
 
 
 def find_checkpoint(world: World, folder: Path, name: str | None) -> checkpoint.Checkpoint | None:
@@ -243,13 +264,15 @@ def _extend(trainer: Trainer) -> None:
         progress.ended = ""
 
 
-def drive(trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record], hint: str) -> Result:
+def drive(
+    trainer: Trainer, show: Show, path: Path, *, records: Iterator[Record], hint: str, expected: Expected
+) -> Result:  # fmt: skip
     """Run a loop to its end; write its records, and save when it is asked to stop. ``hint`` says how to go on."""
     session, run = trainer.session, trainer.run
     board = Board(path) if session.settings.train.tensorboard and run is not None else None
     tested: Evaluated | None = None
     try:
-        with memory_advised(session):
+        with told_of_memory(session.settings, expected):
             for record in records:
                 if run is not None:
                     logged = session.settings.train.log_steps or not isinstance(record, Stepped)

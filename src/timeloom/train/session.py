@@ -228,7 +228,10 @@ def _cache_bytes(settings: RunSettings, world: World) -> int:
     if asked is None and settings.system.divide == "targets":
         # Stores hold what is needed; whole snapshots are read and let go.
         return 0
-    return int(psutil.virtual_memory().available) // (4 * world.local_size) if asked is None else asked
+    if asked is not None:
+        return asked
+    quarter, most = int(psutil.virtual_memory().available) // (4 * world.local_size), settings.train.memory_bytes
+    return quarter if most is None else min(quarter, most // 4)
 
 
 @contextlib.contextmanager

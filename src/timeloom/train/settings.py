@@ -105,6 +105,12 @@ class TrainSettings:
     threads: int = 0  # torch's threads (0: one for a small graph, else as torch chooses)
     cache_bytes: int | None = None
     """Snapshots are kept in memory up to this size, the rest is read again (default: a quarter of what is free)."""
+    memory_bytes: int | None = None
+    """The most memory that each rank may take. It is checked before the first step, which is rehearsed on small graphs
+    for it (default: no limit)."""
+    verify: bool = True
+    """Before the first step every byte of the graph is read, once on each machine, and compared with its checksum;
+    false for a graph so large that reading it takes too long."""
     save_seconds: float = 10.0
     """A checkpoint is written when the last one is this old, and at the end (0: after every step)."""
     keep: int = 2
@@ -125,6 +131,10 @@ class TrainSettings:
             raise BadConfig(f"train.save_seconds={self.save_seconds:g} is no time: give 0 or more")
         if self.cache_bytes is not None and self.cache_bytes < 0:
             raise BadConfig(f"train.cache_bytes={self.cache_bytes} is no size: give 0 or more")
+        if self.memory_bytes is not None and self.memory_bytes <= 0:
+            raise BadConfig(
+                f"train.memory_bytes={self.memory_bytes} is no size: give more than 0, such as --memory 2GiB"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,8 @@ class WorldSettings:
     step_seconds: float = 100.0  # later on; then the missing rank is named, and all end
     check: bool = False
     """Compare what ranks are about to do together before every collective; slow, for finding mistakes."""
+    trusted: bool = False
+    """Ranks may meet at an address of the internet: something else keeps strangers out, for they know no secret."""
 
     def __post_init__(self) -> None:
         if not (self.first_seconds > 0 and self.step_seconds > 0):

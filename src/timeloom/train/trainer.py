@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from timeloom.plan.types import Outcome, Step, Unit
 from timeloom.records import Resumed, RunDirectory, Saved, Stepped
 from timeloom.train import checkpoint
 from timeloom.train.control import Control
+from timeloom.train.faults import named_by_all
 from timeloom.train.goals.goal import Draw
 from timeloom.train.optim import gradient_norm, make_optimizer, optimizer_tensors, rate_in, restore_optimizer
 from timeloom.train.prefetch import Prefetch
@@ -51,6 +53,30 @@ class Progress:
     """Why the run ended; empty while it goes on."""
     live: list[dict[str, Any]] = field(default_factory=list)
     """What came of every prediction so far (live)."""
+
+
+def whole_number(value: Any) -> int:
+    """Return a count that a checkpoint holds; refuse what is none."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+_KINDS: dict[Any, tuple[type, ...]] = {float | None: (float, int, type(None)), float: (float, int)}
+
+
+def progress_of(state: dict[str, Any]) -> Progress:
+    """Return how far a saved run was; refuse what says nothing of that kind."""
+    found, kinds = Progress(**state), get_type_hints(Progress)
+    for name, kind in kinds.items():
+        value = getattr(found, name)
+        if kind is int and name != "best_epoch":
+            whole_number(value)
+        elif not isinstance(value, _KINDS.get(kind, get_origin(kind) or kind)):
+            raise TypeError(f"{name} is {value!r}")
+    if not all(type(loss) is float for loss in found.losses) or not all(type(one) is dict for one in found.live):
+        raise TypeError("losses or predictions are of another kind")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +136,13 @@ class Trainer:
         with session.profile.phase("communicate"):
             agreed = self._agree(learnt)
         norm = 0.0
+        if agreed.non_finite:
+            self._diverged(units, agreed)
         if agreed.learnt:
             with session.profile.phase("other"):
                 norm = float(gradient_norm(session.predictor.parameters(), session.settings.optim.clip))
-                self._refuse_divergence(units, learnt, agreed, norm)
+                if not (math.isfinite(agreed.loss) and math.isfinite(norm)):
+                    self._diverged(units, agreed)
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 self.optimizer.step()
@@ -165,10 +194,8 @@ class Trainer:
 
     def _agree(self, learnt: Learnt) -> Agreement:
         """Collective. Make the gradients those of all ranks, and hear what the others want."""
-        flags = Flags(
-            stop=self.session.should_stop(), non_finite=not math.isfinite(learnt.loss),
-            save=self.is_due(),
-        )  # fmt: skip
+        bad = not math.isfinite(learnt.loss) or bool(self.session.feed.faults.first)
+        flags = Flags(stop=self.session.should_stop(), non_finite=bad, save=self.is_due())
         agreed = self.gradients.agree(learnt.weight, flags, loss=learnt.loss)
         self.due, self.stopping = agreed.save > 0, agreed.stop > 0
         return agreed
@@ -178,22 +205,32 @@ class Trainer:
         if self.stopping:
             raise Stopped
 
-    def _refuse_divergence(self, units: tuple[Unit, ...], learnt: Learnt, agreed: Agreement, norm: float) -> None:
-        if math.isfinite(agreed.loss) and math.isfinite(norm):
-            return
-        named = ((name, parameter.grad) for name, parameter in self.session.predictor.named_parameters())
-        bad = [name for name, gradient in named if gradient is not None and not torch.isfinite(gradient).all()]
-        what = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the gradient"
-        elsewhere = agreed.non_finite and math.isfinite(learnt.loss)
-        snapshots = (
-            "on another rank" if elsewhere or not units else f"snapshots {units[0].first} to {units[-1].last - 1}"
-        )
-        where = f"step {self.progress.step + 1} (epoch {self.progress.epoch}, {snapshots})"
-        found = f"the loss was {agreed.loss:g}" if not math.isfinite(agreed.loss) else f"{what} was no number"
+    def _diverged(self, units: tuple[Unit, ...], agreed: Agreement) -> NoReturn:
+        """Collective. Stop: a loss, a gradient or an input is no number, on this rank or on another."""
+        session, progress = self.session, self.progress
+        here = json.dumps([units[0].first, units[-1].last - 1] if units else []).encode()
+        windows = [json.loads(one) for one in session.world.gather_bytes(here, "control/diverged")]
+        bounds = [bound for window in windows for bound in window]
+        snapshots = f"snapshots {min(bounds)} to {max(bounds)}" if bounds else "no snapshots"
+        what = named_by_all(session.world, session.feed.faults, session.predictor)
+        told = [] if math.isfinite(agreed.loss) or not agreed.weight else [f"the loss was {agreed.loss:g}"]
         raise Diverged(
-            f"{where} diverged: {found}; the parameters are as they were before it. Lower optim.rate (now "
-            f"{self.session.settings.optim.rate:g}) or optim.clip, or look for extreme values with 'timeloom info'"
+            f"step {progress.step + 1} (epoch {progress.epoch}, {snapshots}) diverged: "
+            f"{'; '.join([*told, *([what] if what else [])]) or 'the norm of the gradient was no number'}; the "
+            f"parameters are as they were before it. Lower optim.rate (now {session.settings.optim.rate:g}) or "
+            "optim.clip, or look for extreme values with 'timeloom info'"
         )
+
+    def refuse_faults(self, where: str) -> None:
+        """Collective. Stop where what was read of the graph since the last step, on any rank, is no number."""
+        world, faults = self.session.world, self.session.feed.faults
+        told = world.all_reduce(torch.tensor([bool(faults.first)], dtype=torch.uint8), "control/faulty", "max")
+        if told.item():
+            what = named_by_all(world, faults, torch.nn.Module())
+            raise Diverged(
+                f"{where}, after step {self.progress.step} (epoch {self.progress.epoch}): {what}; look for extreme "
+                "values with 'timeloom info', and ingest the graph without them"
+            )
 
     def _sizes(self, step: Step) -> tuple[int, int]:
         """Return the nodes and edges that all ranks' windows went over."""
@@ -262,6 +299,19 @@ class Trainer:
 
     def restore(self, saved: checkpoint.Checkpoint) -> Resumed:
         """Go back to a checkpoint: from here on everything is as if the run had never been interrupted."""
+        with checkpoint.fitting(saved.name):
+            self._take_up(saved)
+            records_bytes = whole_number(saved.state["records_bytes"])
+        if self.run is not None:
+            self.run.check(records_bytes)
+            # Later checkpoints know of records that are now forgotten.
+            names = checkpoint.names(self.run.checkpoints)
+            checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
+            self.run.truncate(records_bytes)
+        return Resumed(checkpoint=saved.name, epoch=self.progress.epoch, step=self.progress.step)
+
+    def _take_up(self, saved: checkpoint.Checkpoint) -> None:
+        """Take up what was saved."""
         parts = grouped(saved.tensors)
         load_parameters(self.session, parts["now"], saved.name)
         self.best = parts.get("best", {})
@@ -270,16 +320,10 @@ class Trainer:
         if kept:
             parted = tuple(kept[key] for key in sorted(kept))
             self.carry = self.worker.own(carry_of(self.session.model, parted, self.session.graph.num_nodes))
-        self.progress = Progress(**saved.state["progress"])
+        self.progress = progress_of(saved.state["progress"])
         self.control.restore(saved.state["control"])
         if saved.state["beside"]:
             self.beside_saved = Beside(parts.get("beside", {}), saved.state["beside"])
-        if self.run is not None:
-            # Later checkpoints know of records that are now forgotten.
-            names = checkpoint.names(self.run.checkpoints)
-            checkpoint.keep(self.run.checkpoints, names[: names.index(saved.name) + 1])
-            self.run.truncate(saved.state["records_bytes"])
-        return Resumed(checkpoint=saved.name, epoch=self.progress.epoch, step=self.progress.step)
 
     def use_best(self) -> None:
         """Set the parameters to the best ones."""

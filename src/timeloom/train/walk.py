@@ -63,6 +63,8 @@ def first_carry(model: Model, feed: Feed) -> Carry:
 def carry_of(model: Model, tensors: tuple[Tensor, ...], num_nodes: int) -> Carry:
     """Return what was saved; nodes that joined the graph since start as they would have then."""
     more = num_nodes - len(tensors[-1])
+    if more < 0 or tensors[-2].shape[1:] != (model.out_size,):
+        raise ValueError(f"what is carried is of {len(tensors[-1])} nodes and shape {list(tensors[-2].shape)}")
     of_nodes = [*(isinstance(slot, PerNode) for slot in model.memory()), True, True]
     rows = [
         torch.cat([part, part.new_zeros(more, *part.shape[1:])]) if more and is_rows else part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from timeloom.errors import BadConfig, BadInput, TooLarge
 from timeloom.graph.ingest.files import TextFile, lines_of, zip_members
+from timeloom.graph.ingest.unpacked import refuse_bomb, refuse_wide
 from timeloom.graph.names import IdList
 
 Values = NDArray[Any]
@@ -185,6 +187,7 @@ def _read_table(path: Path, text_column: str | None) -> Any:
     """Return a table of nodes; ``text_column`` (None: no column) is read as text whatever it holds."""
     if path.suffix in (".parquet", ".pq"):
         try:
+            refuse_wide(pq.ParquetFile(path), path)
             return pq.read_table(path)
         except (pa.ArrowException, OSError) as error:
             raise BadInput(f"{path} is no Parquet file, or a broken one: {error}") from None
@@ -295,11 +298,18 @@ def load_archive(path: Path) -> dict[str, Values]:
     try:
         # NumPy leaves a file that it opened itself open where the file is broken.
         with path.open("rb") as file:
+            if zipfile.is_zipfile(file):
+                with zipfile.ZipFile(file) as archive:
+                    unpacked = sum(info.file_size for info in archive.infolist())
+                refuse_bomb(str(path), unpacked, path.stat().st_size)
+            file.seek(0)
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"": loaded}
             with loaded:
                 return {name: loaded[name] for name in loaded.files}
+    except TooLarge:
+        raise
     except (OSError, ValueError, EOFError, KeyError, SyntaxError) as error:
         raise BadInput(f"{path} cannot be read as NumPy arrays: {error}") from None
     except Exception as error:  # zipfile and zlib raise a family of their own

@@ -21,6 +21,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from timeloom.errors import BadInput
+from timeloom.graph.ingest.unpacked import refuse_bomb
 
 BLOCK_BYTES = 4 << 20
 LONGEST_LINE_BYTES = 4 << 20
@@ -69,16 +70,19 @@ class TextFile:
 
 
 class _Named:
-    """A stream whose failures are sentences that name it."""
+    """A stream whose failures are sentences that name it, and that comes to no more than it may."""
 
-    def __init__(self, where: str, source: Stream) -> None:
-        self._where, self._source = where, source
+    def __init__(self, where: str, source: Stream, packed_bytes: int) -> None:
+        self._where, self._source, self._packed, self._read_bytes = where, source, packed_bytes, 0
 
     def read(self, size: int = -1, /) -> bytes:
         try:
-            return self._source.read(size)
+            found = self._source.read(size)
         except _FAILURES as error:
             raise _broken(self._where, error) from None
+        self._read_bytes += len(found)
+        refuse_bomb(self._where, self._read_bytes, self._packed)
+        return found
 
     def close(self) -> None:
         self._source.close()
@@ -163,22 +167,27 @@ def stream(file: TextFile) -> tuple[Stream, IO[bytes]]:
     """Return the decompressed stream of a file, and the raw file below it, whose position tells the progress."""
     raw = _opened(file.path)
     try:
-        return decompressed(str(file), zipfile.ZipFile(raw).open(file.member) if file.member else raw), raw
+        return decompressed(
+            str(file), zipfile.ZipFile(raw).open(file.member) if file.member else raw, file.size_bytes
+        ), raw
     except (*_FAILURES, KeyError) as error:
         raw.close()
         raise _broken(str(file), error) from None
 
 
-def decompressed(where: str, source: IO[bytes]) -> Stream:
-    """Return what the first bytes of a stream say: the text that was compressed, or the stream as it is."""
+def decompressed(where: str, source: IO[bytes], packed_bytes: int) -> Stream:
+    """Return what the first bytes of a stream say: the text that was compressed, or the stream as it is.
+
+    What it may come to goes by the ``packed_bytes`` on disk.
+    """
     start = source.peek(6)  # type: ignore[attr-defined]
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "plain")
     if kind == "plain":
-        return _Named(where, source)
+        return _Named(where, source, packed_bytes)
     if kind == "xz":
-        return _Named(where, _Xz(source))
+        return _Named(where, _Xz(source), packed_bytes)
     # Arrow refuses streams that are cut off or go on with something else, which Python's modules may pass over.
-    return _Named(where, pa.CompressedInputStream(pa.PythonFile(source, mode="r"), kind))
+    return _Named(where, pa.CompressedInputStream(pa.PythonFile(source, mode="r"), kind), packed_bytes)
 
 
 def lines_of(file: TextFile) -> Iterator[tuple[NDArray[np.uint8], int]]:
@@ -246,7 +255,7 @@ def tar_members(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     Each must be read before the next one is asked for.
     """
     with _opened(path) as raw:
-        forward = _Forward(decompressed(str(path), raw))
+        forward = _Forward(decompressed(str(path), raw, path.stat().st_size))
         try:
             archive = tarfile.TarFile(fileobj=cast("IO[bytes]", forward))
             for member in archive:

@@ -41,10 +41,11 @@ class MembersSource:
     def _members(self) -> Iterator[tuple[str, Texts]]:
         """Yield the name and the text of every member."""
         if not self._path.is_dir():
+            packed_bytes = self._path.stat().st_size
             for name, member in tar_members(self._path):
                 if not PurePosixPath(name).name.startswith("."):
                     where = f"{self._path}:{name}"
-                    yield name, whole_lines(where, decompressed(where, member), member)
+                    yield name, whole_lines(where, decompressed(where, member, packed_bytes), member)
             return
         for path in sorted(self._path.iterdir(), key=lambda path: natural(path.name)):
             if path.name.startswith("."):

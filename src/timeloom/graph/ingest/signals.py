@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from timeloom.errors import BadConfig, BadInput
+from timeloom.errors import BadConfig, BadInput, TooLarge
 from timeloom.graph.ingest.attributes import (
     Attributes,
     as_classes,
@@ -29,6 +29,7 @@ from timeloom.graph.ingest.files import BLOCK_BYTES, TextFile, stream
 from timeloom.graph.ingest.rows import Columns
 
 Values = NDArray[Any]
+MOST_JSON_BYTES = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,14 @@ def read_json(path: Path) -> Listed:
     """Return a JSON file of PyTorch Geometric Temporal, of any of its five shapes."""
     text, raw = stream(TextFile(path))
     with closing(raw), closing(text):
-        content = b"".join(iter(lambda: text.read(BLOCK_BYTES), b""))
+        content = bytearray()
+        while block := text.read(BLOCK_BYTES):
+            content += block
+            if len(content) > MOST_JSON_BYTES:
+                raise TooLarge(
+                    f"{path} holds {len(content):,} bytes of JSON or more, beyond the {MOST_JSON_BYTES:,} that are "
+                    "read, for all of it must be in memory at once: write it as .npz or as a table"
+                )
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from timeloom.errors import BadConfig, BadInput
 from timeloom.graph.ingest.layout import column_places
 from timeloom.graph.ingest.rows import Account, BadPlace, BadRows, Reading, RowBlock
 from timeloom.graph.ingest.tokens import MOST_REPORTED, Reason, Role
+from timeloom.graph.ingest.unpacked import refuse_wide
 
 _BATCH_ROWS = 1 << 19
 _DAY_SECONDS = 86_400
@@ -280,6 +281,7 @@ def _opened_parquet(path: Path) -> Any:
         file = pq.ParquetFile(path)
         # Names are decoded only when they are asked for.
         assert file.schema_arrow.names is not None
+        refuse_wide(file, path)
         return file
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no Parquet file, or a broken one: {_first_line(error)}") from None

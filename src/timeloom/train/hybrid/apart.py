@@ -17,9 +17,11 @@ from torch import Tensor
 
 from timeloom.dist.collectives import Pending
 from timeloom.dist.sync import Flags
+from timeloom.errors import Diverged
 from timeloom.plan.batch.rounds import Decision, Report, Rounds, pack, unpack, weight_of
 from timeloom.plan.tune.adjuster import Observation
 from timeloom.records import Averaged, Stepped
+from timeloom.train.faults import named_by_all
 from timeloom.train.goals.goal import Draw
 from timeloom.train.hybrid.worker import HybridWorker
 from timeloom.train.optim import gradient_norm, rate_in
@@ -113,7 +115,8 @@ class Apart:
         """Move the parameters by their gradients; return the loss, or nan where either is no number."""
         trainer, session = self._trainer, self._trainer.session
         self._norm = float(gradient_norm(self._parameters, session.settings.optim.clip))
-        if not (math.isfinite(loss) and math.isfinite(self._norm)):
+        bad_input = session.feed.faults.first
+        if bad_input or not (math.isfinite(loss) and math.isfinite(self._norm)):
             # All ranks hear of it when the round ends, and end with the same words.
             return math.nan
         for group in trainer.optimizer.param_groups:
@@ -162,11 +165,20 @@ class Apart:
         return world.start_all_reduce(both, "average/round")
 
     def _decision(self, summed: Tensor) -> tuple[Decision, Tensor | None]:
-        """Return what all ranks make of a round, and the average (None: nobody learnt, and all keep what they have)."""
+        """Collective. Return what all ranks make of a round, and the average.
+
+        None: nobody learnt, and all keep what they have.
+        """
         world = self._trainer.session.world
         size = len(pack(Report(), world.rank, world.size))
         sums_P, reports = summed[: len(summed) - size], summed[len(summed) - size :]
-        decision = self.rounds.take(unpack(reports.cpu().numpy()))
+        try:
+            decision = self.rounds.take(unpack(reports.cpu().numpy()))
+        except Diverged as error:
+            # All ranks are here: the reports are the same on all of them.
+            session = self._trainer.session
+            what = named_by_all(world, session.feed.faults, session.predictor)
+            raise Diverged(f"{error}{what and f'; {what}'}") from None
         return decision, sums_P / decision.total_weight if decision.total_weight else None
 
     def _flat(self) -> Tensor:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from timeloom.records import Record
+from timeloom.train.checkpoint import fitting, name_of
 from timeloom.train.evaluate import evaluate_baselines
 from timeloom.train.hybrid.apart import Apart, Clock
 from timeloom.train.hybrid.beside import restore_beside, saved_beside
@@ -23,10 +24,12 @@ def train_apart(trainer: Trainer, clock: Clock = time.monotonic) -> Iterator[Rec
     """
     worker, progress = trainer.worker, trainer.progress
     assert isinstance(worker, HybridWorker), "ranks that train apart have caches"
+    trainer.refuse_faults("the start")
     baselines = evaluate_baselines(trainer.session, "val")
     apart = Apart(trainer, worker, clock)
     if trainer.beside_saved is not None:
-        restore_beside(trainer.beside_saved, trainer, apart, worker)
+        with fitting(name_of(progress.epoch, progress.step)):
+            restore_beside(trainer.beside_saved, trainer, apart, worker)
     trainer.beside = lambda: saved_beside(trainer, apart, worker)
     with worker.building():
         while not progress.ended:
