@@ -57,8 +57,15 @@ class WorldFlags:
     """Start so many ranks on this machine."""
     max_restarts: int = 0
     """How often all ranks are started again, from the last checkpoint, where one of them dies."""
+    min_workers: int = 0
+    """Where one does not come back then, go on with fewer ranks, but not with fewer than these (0: with all)."""
     check_world: bool = False
     """Compare what ranks are about to do together, before every collective (slow)."""
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether this process starts others, and watches them."""
+        return self.workers != 1 or self.max_restarts != 0 or self.min_workers != 0
 
 
 def train(
@@ -74,7 +81,7 @@ def train(
 ) -> int:
     """Train a model on a graph; test it once, at the end, beside baselines that learn nothing.
 
-    Ctrl-C and SIGTERM save and end with exit code 75; --resume then goes on, to the same result to the last bit.
+    Ctrl-C, SIGTERM and SIGUSR1 save and end with exit code 75; --resume goes on, to the same result to the last bit.
 
     Examples
     --------
@@ -95,7 +102,7 @@ def train(
         raise BadConfig(f"--checkpoint {checkpoint} goes with --resume RUN: a new run has none")
     job = _Job(graph, run, merge({} if run.config is None else read_toml(run.config), changes), checkpoint)
     seat = ranks.here()
-    if seat is None and (world.workers != 1 or world.max_restarts):
+    if seat is None and world.starts_ranks:
         job.check(world.workers)
         return as_ranks(world)
     refuse_other_launcher(world, None if seat is None else seat.size)
@@ -170,7 +177,9 @@ def as_ranks(world: WorldFlags) -> int:
     from timeloom.train.ranks import launch
 
     command = [sys.executable, "-m", "timeloom", *GIVEN.get()]
-    outcome = launch(command, workers=world.workers, max_restarts=world.max_restarts)
+    outcome = launch(
+        command, workers=world.workers, max_restarts=world.max_restarts, min_workers=world.min_workers
+    )  # fmt: skip
     if outcome.told:
         sys.stderr.write(f"timeloom: {outcome.told}\n")
     return outcome.code

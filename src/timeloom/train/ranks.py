@@ -24,9 +24,11 @@ def here() -> Seat | None:
     return seat_from(os.environ)
 
 
-def launch(command: Sequence[str], *, workers: int, max_restarts: int) -> Outcome:
+def launch(command: Sequence[str], *, workers: int, max_restarts: int, min_workers: int) -> Outcome:
     """Run a command as so many ranks on this machine, to its end."""
-    return supervise(Launch(command=tuple(command), workers=workers, max_restarts=max_restarts))
+    return supervise(
+        Launch(command=tuple(command), workers=workers, max_restarts=max_restarts, min_workers=min_workers)
+    )  # fmt: skip
 
 
 @contextmanager
