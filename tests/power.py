@@ -1,8 +1,8 @@
 """What a power cut leaves of a folder: what was forced to disk, and of the rest nothing, or the worst of it.
 
 `Disk` watches a folder while somebody writes to it. Whenever a call is about to change the folder, it takes down two
-states in which the power might leave it: in the one nothing is there that was not forced (`os.fsync`): contents of files
-by files, names by folders; in the other all names are there already, and of contents that were not forced, half.
+states in which the power might leave it. In the one nothing is there that was not forced (`os.fsync`): contents by
+their files, names by their folders. In the other all names are there, and of contents that were not forced, half.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs that are killed at random instants: of every system, on some ranks, and what came of each.
 
 ``python -m tests.cli.crash --instants 4`` kills every system so often on 1, 2 and 3 ranks each, and prints a table for
-docs/reliability.md. Killed are one rank, all of them, or the command itself; the run then goes on by ``--resume``, or by
-``--max-restarts``, until it ends. It must end with the parameters, losses and scores of a run that nobody touched.
+docs/reliability.md. Killed are one rank, all of them, or the command itself; the run then goes on by ``--resume``, or
+by ``--max-restarts``, until it ends. It must end with the parameters, losses and scores of a run that nobody touched.
 """
 
 from __future__ import annotations

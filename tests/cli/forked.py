@@ -1,7 +1,7 @@
 """Commands as forks of a process that has imported everything: starting a rank costs milliseconds, not seconds.
 
-What differs from a shell is how a process begins, and nothing else: the launcher, ranks, sockets, signals and exit codes
-are the real ones. `tests/cli/test_ranks.py` does a share of the same with commands that are started as users start them.
+What differs from a shell is how a process begins, and nothing else: the launcher, ranks, sockets, signals and exit
+codes are the real ones. `tests/cli/test_ranks.py` does a share of the same with commands that are started as users do.
 """
 
 from __future__ import annotations
