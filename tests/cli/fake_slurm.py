@@ -1,8 +1,8 @@
 """A scheduler that is none: sbatch, srun and scontrol of one machine, as far as examples/slurm.sh uses them.
 
 ``python fake_slurm.py sbatch SCRIPT ...`` runs the script as a job, and again where that asks to be queued again. What
-it is to do stands in FAKE_SLURM/plan.json: how many tasks a step has, and what is sent in each life of the job. A signal
-of the time limit reaches the tasks alone (as --signal without B: does), preemption the script and the tasks.
+it is to do stands in FAKE_SLURM/plan.json: how many tasks a step has, and what is sent in each life of the job. The
+signal of the time limit reaches the tasks alone (as --signal without B: does), preemption the script and the tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Training, killing, resuming, appending and following for an hour: does anything grow that should not?
 
 ``python -m tests.cli.soak --minutes 60`` keeps three runs of two ranks each under way: one that nobody touches, one
-whose ranks, and now and then whose command, are killed again and again, and one that follows a graph which is appended to.
+whose ranks, and now and then whose command, are killed again and again, and one that follows a graph that grows.
 Every few seconds it writes down the memory and the open files of all processes that live for long. In the end the runs
 are stopped, gone on with, and read; what grew is judged by its slope (`verdict`).
 """
