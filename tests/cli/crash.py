@@ -40,7 +40,7 @@ EPOCHS, SNAPSHOTS = 12, 12
 _BATCHES = ("hybrid.cache_mib=64",)
 _WINDOWS = ("model.name=gcn_gru", "window.length=3")
 _TIMED = ("schedule.plain_epochs=0", "schedule.profile_epochs=1", "schedule.search_s=0.05")
-_LIMIT_S = 60.0
+_LIMIT_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,20 @@ class Campaign:
         self._said.unlink(missing_ok=True)
         return begin([*self._command(run, save_s), *more], self._said)
 
+    def _code_of(self, job: Forked) -> int:
+        """Wait for the end of a command; one that hangs is a fault, and ends this."""
+        until = time.monotonic() + _LIMIT_S
+        while (code := job.poll()) is None:
+            if time.monotonic() > until:
+                job.kill()
+                raise AssertionError(f"{self._case.name} on {self._ranks} hangs: {self._said.read_text()}")
+            time.sleep(0.005)
+        return code
+
     def _ended(self, run: Path) -> float:
         """Train without any fault; return how long it took."""
         began = time.monotonic()
-        code = self._begin(run).wait()
+        code = self._code_of(self._begin(run))
         assert code == 0, self._said.read_text()
         all_end(_LIMIT_S)
         return time.monotonic() - began
@@ -169,7 +179,7 @@ class Campaign:
             assert time.monotonic() < until, "no schedule was found"
             time.sleep(0.05)
         job.send_signal(signal.SIGTERM)
-        assert job.wait() == Interrupted.exit_code, self._said.read_text()
+        assert self._code_of(job) == Interrupted.exit_code, self._said.read_text()
         all_end(_LIMIT_S)
         self.tally.resumed += self.tally.instants
         self._epochs = saved(base).state["progress"]["epoch"] + EPOCHS
@@ -190,7 +200,7 @@ class Campaign:
                 self._strike(job, rng.uniform(0.0, lasts))
                 self._look(save_s)
             job = self._begin(self._run, save_s=save_s)
-        code = job.wait()
+        code = self._code_of(job)
         self.tally.gone_s = max(self.tally.gone_s, all_end(_LIMIT_S))
         if code == 0:
             self.tally.resumed += self.tally.instants - before
@@ -212,7 +222,7 @@ class Campaign:
                 os.kill(pid, signal.SIGKILL)
         self.tally.instants += bool(victims)
         if command:
-            code = job.wait()
+            code = self._code_of(job)
             self.tally.gone_s = max(self.tally.gone_s, all_end(_LIMIT_S))
             told = self._said.read_text() if self._said.exists() else ""
             if code not in (0, 137, -signal.SIGKILL) or "Traceback" in told:
