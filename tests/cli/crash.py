@@ -214,13 +214,15 @@ class Campaign:
         if job.poll() is not None:
             return
         ranks = [one.pid for one in psutil.Process(job.pid).children()] if self._ranks > 1 else [job.pid]
-        ways = ["one", "all", *["command"] * command]
+        if not ranks and not command:
+            return
+        ways = ["one", "all", *["command"] * command] if ranks else ["command"]
         way = self._rng.choice(ways)
-        victims = [job.pid] if way == "command" else ranks if way == "all" else ranks and [self._rng.choice(ranks)]
+        victims = {"command": [job.pid], "all": ranks, "one": [self._rng.choice(ranks or [job.pid])]}[way]
         for pid in victims:
             if psutil.pid_exists(pid):
                 os.kill(pid, signal.SIGKILL)
-        self.tally.instants += bool(victims)
+        self.tally.instants += 1
         if command:
             code = self._code_of(job)
             self.tally.gone_s = max(self.tally.gone_s, all_end(_LIMIT_S))

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,4 +85,5 @@ def scontrol(what: str, job: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit({"sbatch": sbatch, "srun": srun, "scontrol": scontrol}[sys.argv[1]](*sys.argv[2:]))
+    programs: dict[str, Callable[..., int]] = {"sbatch": sbatch, "srun": srun, "scontrol": scontrol}
+    sys.exit(programs[sys.argv[1]](*sys.argv[2:]))

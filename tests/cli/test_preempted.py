@@ -68,7 +68,7 @@ def test_a_job_is_queued_again_where_it_was_saved_and_only_there(tmp_path: Path,
         f'mkdir -p {run}; touch {run}/config.toml; echo "$SLURM_PROCID $*" >> {said}; sleep 0.1\n'
         f"exit $(sed -n $((${{SLURM_RESTART_COUNT:-0}} + 1))p {tmp_path}/codes)\n"
     )
-    environ = cluster(tmp_path / "slurm", f'sh {rank} "$@"', run, tasks=2, sent=[""] * (len(codes) - 1))
+    environ = cluster(tmp_path / "slurm", f'sh {rank} "$@"', run, tasks=2, sent=["", "", ""])
     told = submitted(environ, "mails", run, "--system", "psg")
     assert [life["code"] for life in told] == codes[:lives]
     asked = said.read_text().splitlines()
