@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ WINDOWS = ("model.name=gcn_gru", "window.length=3")
 KNOWN = 6
 SLACK_BYTES, BYTES_PER_HOUR = 12 << 20, 32 << 20
 """What memory may seem to grow by in any time, and may grow by in an hour: arenas fill, records are remembered."""
-_WAIT_S = 90.0
+_WAIT_S, _SAMPLE_S = 90.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,13 @@ class Run:
         found = psutil.Process(self.job.pid).children()
         return sorted((one for one in found if "RANK" in one.environ()), key=lambda one: one.environ()["RANK"])
 
-    def wait_for(self, step: int) -> None:
-        """Wait for a checkpoint after this step."""
+    def wait_for(self, step: int, meanwhile: Callable[[], None]) -> None:
+        """Wait for a checkpoint after this step; do something meanwhile."""
         until = time.monotonic() + _WAIT_S
         while self.step() <= step:
             assert self.job.poll() is None, self._said.read_text()[-2000:]
             assert time.monotonic() < until, f"{self.name} does not go on: {self._said.read_text()[-2000:]}"
+            meanwhile()
             time.sleep(0.1)
 
     def step(self) -> int:
@@ -136,7 +137,7 @@ class Soak:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._rng = folder, random.Random(seed)
-        self._began = time.monotonic()
+        self._began, self._sampled = time.monotonic(), 0.0
         self.samples: dict[str, list[Sample]] = {}
         self.kills = self.commands_killed = self.appended = 0
         self._known = KNOWN
@@ -157,14 +158,13 @@ class Soak:
     def go_on(self, seconds: float) -> None:
         """Kill and append until the time is over."""
         for run in self.runs:
-            run.wait_for(-1)
+            run.wait_for(-1, meanwhile=lambda: None)
         while time.monotonic() - self._began < seconds:
             self._append()
             if self._rng.random() < 0.2:
                 self._kill_command()
             else:
                 self._kill_rank()
-            self._sample()
 
     def _append(self) -> None:
         before = self.follower.step()
@@ -172,14 +172,14 @@ class Soak:
         _timeloom("append", self._mails, table, "--quiet")
         table.unlink()
         self._known, self.appended = self._known + 1, self.appended + 1
-        self.follower.wait_for(before)
+        self.follower.wait_for(before, self._sample)
 
     def _kill_rank(self) -> None:
         ranks = self.killed.ranks()
         if ranks:
             self._rng.choice(ranks).kill()
             self.kills += 1
-        self.killed.wait_for(self.killed.step())
+        self.killed.wait_for(self.killed.step(), self._sample)
 
     def _kill_command(self) -> None:
         ranks = self.killed.ranks()
@@ -189,9 +189,13 @@ class Soak:
         assert not alive, "ranks outlived the command that started them"
         self.commands_killed += 1
         self.killed.start()
-        self.killed.wait_for(self.killed.step())
+        self.killed.wait_for(self.killed.step(), self._sample)
 
     def _sample(self) -> None:
+        """Write down what there is, if that was not done a moment ago."""
+        if time.monotonic() - self._sampled < _SAMPLE_S:
+            return
+        self._sampled = time.monotonic()
         for run in self.runs:
             members = [psutil.Process(run.job.pid), *(run.ranks() if run is not self.killed else [])]
             for place, one in enumerate(members):
