@@ -95,6 +95,16 @@ def test_a_run_goes_on_without_a_rank_that_does_not_come_back(graph: Path, tmp_p
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_a_single_rank_too_ends_with_the_command_that_started_it(graph: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    sets = (*SETS, "train.save_seconds=0.5")
+    with begun(out, graph, "--out", out, "--system", "psg", "--max-restarts", 1, sets=sets) as job:
+        rank = rank_of(job, 0)
+        job.kill()
+        assert psutil.wait_procs([rank], timeout=10)[1] == []
+
+
 @pytest.mark.parametrize(("more", "says"), [
     (["--workers", "2", "--min-workers", "3", "--max-restarts", "1"], "min_workers=3 of workers=2"),
     (["--workers", "2", "--min-workers", "1"], "give --max-restarts, too"),

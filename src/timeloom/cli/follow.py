@@ -53,7 +53,7 @@ def follow(
     if seat is None and world.starts_ranks:
         following.check(graph, out, settings, model=model, task=task, system=system, workers=world.workers)
         return as_ranks(world)
-    refuse_other_launcher(world, None if seat is None else seat.size)
+    refuse_other_launcher(world, None if seat is None or seat.parent else seat.size)
     shown: list[Evaluated] = []
     with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
 

@@ -105,7 +105,7 @@ def train(
     if seat is None and world.starts_ranks:
         job.check(world.workers)
         return as_ranks(world)
-    refuse_other_launcher(world, None if seat is None else seat.size)
+    refuse_other_launcher(world, None if seat is None or seat.parent else seat.size)
     with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
         told = job.do(show)
     if not json and (seat is None or seat.rank == 0):
@@ -186,7 +186,7 @@ def as_ranks(world: WorldFlags) -> int:
 
 
 def refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
-    """Refuse to start ranks where a launcher has."""
+    """Refuse to start ranks where another launcher has; where ours has, there may be fewer than it began with."""
     if size is not None and world.workers not in (1, size):
         raise BadConfig(
             f"--workers {world.workers} starts ranks on this machine, but this process is one of {size} that a "
