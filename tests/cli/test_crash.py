@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_nothing_grows_while_runs_are_killed_and_appended_to() -> None:
     assert "ranks and" in told
 
 
-def samples(memory: list[float], handles: list[int] | None = None) -> list[Sample]:
+def samples(memory: Sequence[float], handles: Sequence[int] = ()) -> list[Sample]:
     """Return samples ten seconds apart; memory in MiB."""
     return [
         Sample(10.0 * place, int(mib * 2**20), handles[place] if handles else 20) for place, mib in enumerate(memory)
