@@ -85,7 +85,8 @@ def test_a_run_goes_on_without_a_rank_that_does_not_come_back(graph: Path, tmp_p
         code, told = ended(job)
     assert code == 0, told
     assert "rank 1 was ended by SIGKILL" in told
-    assert "(last seen at its start); it does not come back: going on with 1" in told
+    assert "rank 1 was ended by SIGKILL (last seen at its start); " in told
+    assert "; it does not come back: going on with 1\n" in told
     assert [one["epoch"] for one in of_kind(out, "epoch_ended")] == list(range(60))
     assert sum(isinstance(record, Resumed) for record in read(out)) == 1
     later = {record.rank for record in read(out) if isinstance(record, Traffic) and record.epoch == 59}
