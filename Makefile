@@ -5,12 +5,14 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 export TORCH
 MAKEFLAGS += --no-print-directory
-.PHONY: help venv demo test test-slow browser check bench docs clean
+.PHONY: help venv demo test test-slow crash soak browser check bench docs clean
 
 help:
 	@echo "make demo       make a small graph, train on it as two processes, predict"
 	@echo "make test       the tests, in two processes"
 	@echo "make test-slow  the tests marked slow"
+	@echo "make crash      every system killed at 4 random instants on 1, 2 and 3 ranks each, as a table"
+	@echo "make soak       an hour of killing, resuming and appending, with memory and files watched: make soak MINUTES=60"
 	@echo "make browser    chromium for the tests of the report (Debian, as root)"
 	@echo "make check      style, types, import directions, light imports"
 	@echo "make docs       the pages of docs/ as a site, in build/docs"
@@ -28,6 +30,12 @@ test: venv
 
 test-slow: venv
 	@scripts/test -m slow --timeout 1800
+
+crash: venv
+	@scripts/crash
+
+soak: venv
+	@scripts/soak $(MINUTES)
 
 browser:
 	@scripts/browser

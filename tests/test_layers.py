@@ -19,6 +19,7 @@ COMMON: dict[str, set[str]] = {
     "records": {"records", "errors"},
     "config": {"errors"},
     "jit": {"errors", "cache"},
+    "parent": set(),
 }
 FOLDERS: dict[str, set[str]] = {
     "graph": set(),

@@ -60,11 +60,11 @@ def environment() -> dict[str, str]:
 
 @contextmanager
 def begun(
-    out: Path, *arguments: object, sets: tuple[str, ...] = (), saves: bool = True
+    out: Path, *arguments: object, sets: tuple[str, ...] = (), saves: bool = True, **environ: str
 ) -> Iterator[subprocess.Popen[str]]:  # fmt: skip
     """Start a run and wait until it has made some epochs, and a checkpoint where it saves on the way."""
     with subprocess.Popen(
-        command(*arguments, sets=sets), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+        command(*arguments, sets=sets), cwd=ROOT, env=environment() | environ, stderr=subprocess.PIPE, text=True
     ) as job:
         try:
             until = time.monotonic() + 90

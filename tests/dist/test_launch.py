@@ -16,9 +16,16 @@ from timeloom.dist.launch import Launch, Outcome, _Workers, supervise
 from timeloom.errors import BadConfig
 
 
-def run(script: str, *, workers: int = 2, max_restarts: int = 0, grace_s: float = 0.3) -> Outcome:
+def run(
+    script: str, *, workers: int = 2, max_restarts: int = 0, min_workers: int = 0, grace_s: float = 0.3
+) -> Outcome:  # fmt: skip
     """Run a shell script as ranks."""
-    return supervise(Launch(command=("sh", "-c", script), workers=workers, max_restarts=max_restarts, grace_s=grace_s))
+    return supervise(
+        Launch(
+            command=("sh", "-c", script), workers=workers, max_restarts=max_restarts, min_workers=min_workers,
+            grace_s=grace_s,
+        )
+    )  # fmt: skip
 
 
 def children() -> list[psutil.Process]:
@@ -101,7 +108,7 @@ def test_a_stop_that_was_agreed_on_is_no_failure() -> None:
     assert run('[ "$RANK" = 0 ] || sleep 0.5; exit 75', grace_s=0.0) == Outcome(75, "", 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_signals_are_passed_on_and_end_the_restarts(number: signal.Signals, tmp_path: Path) -> None:
     script = (
         "import signal, sys, time, pathlib\n"
@@ -155,3 +162,36 @@ def test_a_command_that_does_not_exist_leaves_nothing_behind() -> None:
 def test_a_launch_of_nothing_is_refused(workers: int, max_restarts: int) -> None:
     with pytest.raises(BadConfig, match=f"workers={workers}, max_restarts={max_restarts}"):
         Launch(command=("true",), workers=workers, max_restarts=max_restarts)
+
+
+def test_a_rank_that_does_not_come_back_is_gone_on_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The last of three dies whenever it is there: one restart is for coming back, the next begins without it."""
+    script = f'echo $RANK/$WORLD_SIZE/$LOCAL_WORLD_SIZE >> {tmp_path}/$TORCHELASTIC_RESTART_COUNT; [ "$RANK" -lt 2 ]'
+    assert run(script, workers=3, max_restarts=5, min_workers=1, grace_s=5.0) == Outcome(0, "", 3)
+    told = [sorted((tmp_path / str(attempt)).read_text().split()) for attempt in range(3)]
+    assert told == [["0/3/3", "1/3/3", "2/3/3"]] * 2 + [["0/2/2", "1/2/2"]]
+    assert "starting all ranks again" in caplog.messages[0]
+    assert caplog.messages[1].endswith("(last seen at its start); it does not come back: going on with 2")
+
+
+@pytest.mark.parametrize(("min_workers", "sizes"), [(0, [3] * 5), (2, [3, 3, 2, 2, 2]), (1, [3, 3, 2, 1, 1])])
+def test_ranks_become_fewer_one_by_one_but_not_fewer_than_asked_for(
+    tmp_path: Path, min_workers: int, sizes: list[int]
+) -> None:
+    script = f"echo $WORLD_SIZE > {tmp_path}/$TORCHELASTIC_RESTART_COUNT; exit 1"
+    outcome = run(script, workers=3, max_restarts=4, min_workers=min_workers)
+    assert (outcome.code, outcome.attempts) == (1, 5)
+    assert [int((tmp_path / str(attempt)).read_text()) for attempt in range(5)] == sizes
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ({"min_workers": 3, "max_restarts": 1}, "min_workers=3 of workers=2: give 1 to 2"),
+        ({"min_workers": -1, "max_restarts": 1}, "min_workers=-1 of workers=2"),
+        ({"min_workers": 1}, "max_restarts=0 starts none again: give --max-restarts, too"),
+    ],
+)
+def test_fewer_ranks_than_can_be_are_refused(named: dict[str, int], says: str) -> None:
+    with pytest.raises(BadConfig, match=says):
+        Launch(command=("true",), workers=2, **named)

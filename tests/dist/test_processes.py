@@ -46,6 +46,17 @@ def test_processes_do_what_all_worlds_do(
 
 
 @pytest.mark.slow
+def test_the_first_rank_too_is_gone_on_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It met the others once; when it dies at its next start, nobody is told where it was seen before that."""
+    script = '[ "$RANK$TORCHELASTIC_RESTART_COUNT" = 01 ] && kill -KILL $$; exec "$@"'
+    rank = ("sh", "-c", script, "sh", sys.executable, "-m", "tests.dist.worker", "recovering", str(tmp_path))
+    assert supervise(Launch(command=rank, workers=2, max_restarts=3, min_workers=1)) == Outcome(0, "", 3)
+    assert "rank 1 was ended by SIGKILL (last seen at grad/step 5)" in caplog.messages[0]
+    assert "rank 0 was ended by SIGKILL (last seen at its start)" in caplog.messages[1]
+    assert caplog.messages[1].endswith("it does not come back: going on with 1")
+
+
+@pytest.mark.slow
 def test_a_killed_rank_is_named_by_the_others_and_by_the_launcher(tmp_path: Path) -> None:
     outcome = launch("killed", tmp_path, workers=3)
     assert outcome == Outcome(137, "rank 1 was ended by SIGKILL (last seen at grad/step 5)", 1)

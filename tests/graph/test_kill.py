@@ -225,7 +225,7 @@ def command_in_child(arguments: list[str], moment: str, said: Path) -> int:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("work", ["append", "overwrite", "ingest"])
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGINT, 130)])
 def test_a_command_that_is_asked_to_end_changes_nothing(
     tmp_path: Path, work: str, moment: str, sent: signal.Signals, code: int
 ) -> None:

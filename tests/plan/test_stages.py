@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.plan.schedule.problems import windows
@@ -133,6 +137,31 @@ def test_a_solver_that_fails_says_so() -> None:
     with pytest.raises(TimeloomError, match=r"solves the schedule ended with 1.*schedule.limit=0.*in_order"):
         poll_until_told(solver)
     solver.close()
+
+
+def test_a_solver_ends_with_the_process_that_asked() -> None:
+    """A rank that is killed must not leave a solver at work for as long as two of its epochs take."""
+    settings = ScheduleSettings(scheduler="best", search_s=100.0)
+    child = os.fork()
+    if child == 0:
+        Solver(Question(problem=windows("growing", 60, 4), settings=settings, epoch_s=1000.0, seed=0))
+        time.sleep(100)
+        os._exit(0)
+    while not (started := psutil.Process(child).children()):
+        time.sleep(0.01)
+    (solver,) = started
+    try:
+        until = time.monotonic() + 60
+        while solver.nice() == 0:
+            assert time.monotonic() < until, "it does not begin"
+            time.sleep(0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert psutil.wait_procs([solver], timeout=10)[1] == []
+    finally:
+        # It would search for as long as it was given.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            solver.kill()
 
 
 def test_speeds_are_told_from_times() -> None:

@@ -58,7 +58,7 @@ _WHOLE = "what is on disk is whole: as it was before, or as it was to be"
 
 
 class _Terminated(BaseException):
-    """SIGTERM, as an exception, so that what is half done is cleaned up on the way out."""
+    """SIGTERM or SIGUSR1, as an exception, so that what is half done is cleaned up on the way out."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -117,7 +117,8 @@ def _say(sentence: str) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, _terminate)
     code = run(sys.argv[1:])
     if (ranks := sys.modules.get("timeloom.train.ranks")) is not None and ranks.here() is not None:
         ranks.end_process(code)

@@ -39,7 +39,7 @@ def follow(
     """Train on a graph as it grows: every snapshot is predicted as it arrives, then learnt from (the live protocol).
 
     The graph is appended to by others ('timeloom append'). Killed at any moment, the same command goes on, and ends
-    with the model of a run that was never interrupted. Ctrl-C and SIGTERM save and end with exit code 75.
+    with the model of a run that was never interrupted. Ctrl-C, SIGTERM and SIGUSR1 save and end with exit code 75.
 
     Examples
     --------
@@ -53,10 +53,10 @@ def follow(
     settings = merge({} if config is None else read_toml(config), changes)
     patience = following.Patience(until=until, idle_s=idle, poll_s=poll)
     seat = ranks.here()
-    if seat is None and (world.workers != 1 or world.max_restarts):
+    if seat is None and world.starts_ranks:
         following.check(graph, out, settings, model=model, task=task, system=system, workers=world.workers)
         return as_ranks(world)
-    refuse_other_launcher(world, None if seat is None else seat.size)
+    refuse_other_launcher(world, None if seat is None or seat.parent else seat.size)
     shown: list[Evaluated] = []
     with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
 

@@ -61,8 +61,15 @@ class WorldFlags:
     """Start so many ranks on this machine."""
     max_restarts: int = 0
     """How often all ranks are started again, from the last checkpoint, where one of them dies."""
+    min_workers: int = 0
+    """Where one does not come back then, go on with fewer ranks, but not with fewer than these (0: with all)."""
     check_world: bool = False
     """Compare what ranks are about to do together, before every collective (slow)."""
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether this process starts others, and watches them."""
+        return self.workers != 1 or self.max_restarts != 0 or self.min_workers != 0
 
 
 def train(
@@ -79,7 +86,7 @@ def train(
 ) -> int:
     """Train a model on a graph; test it once, at the end, beside baselines that learn nothing.
 
-    Ctrl-C and SIGTERM save and end with exit code 75; --resume then goes on, to the same result to the last bit.
+    Ctrl-C, SIGTERM and SIGUSR1 save and end with exit code 75; --resume goes on, to the same result to the last bit.
 
     Examples
     --------
@@ -101,10 +108,10 @@ def train(
         raise BadConfig(f"--checkpoint {checkpoint} goes with --resume RUN: a new run has none")
     job = _Job(graph, run, merge({} if run.config is None else read_toml(run.config), changes), checkpoint)
     seat = ranks.here()
-    if seat is None and (world.workers != 1 or world.max_restarts):
+    if seat is None and world.starts_ranks:
         job.check(world.workers)
         return as_ranks(world)
-    refuse_other_launcher(world, None if seat is None else seat.size)
+    refuse_other_launcher(world, None if seat is None or seat.parent else seat.size)
     with telling(quiet=quiet or (seat is not None and seat.rank > 0), as_lines=json) as show:
         told = job.do(show)
     if not json and (seat is None or seat.rank == 0):
@@ -176,14 +183,16 @@ def as_ranks(world: WorldFlags) -> int:
     from timeloom.train.ranks import launch
 
     command = [sys.executable, "-m", "timeloom", *GIVEN.get()]
-    outcome = launch(command, workers=world.workers, max_restarts=world.max_restarts)
+    outcome = launch(
+        command, workers=world.workers, max_restarts=world.max_restarts, min_workers=world.min_workers
+    )  # fmt: skip
     if outcome.told:
         sys.stderr.write(f"timeloom: {outcome.told}\n")
     return outcome.code
 
 
 def refuse_other_launcher(world: WorldFlags, size: int | None) -> None:
-    """Refuse to start ranks where a launcher has."""
+    """Refuse to start ranks where another launcher has; where ours has, there may be fewer than it began with."""
     if size is not None and world.workers not in (1, size):
         raise BadConfig(
             f"--workers {world.workers} starts ranks on this machine, but this process is one of {size} that a "

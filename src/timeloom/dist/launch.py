@@ -2,7 +2,8 @@
 
 Workers are told by a command and by the environment who they are (`seat.py`), in torchrun's own words; the store where
 they meet is served from here, on loopback. When one fails the others are ended, and all are started again where that
-can help. Nothing outlives this process: workers end with it, whatever it dies of (`world.join`).
+can help, and all but one where one does not come back. Nothing outlives this process: workers end with it, whatever it
+dies of (`world.join`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 
-from timeloom.dist.world import Store, host_store, last_seen, listen
+from timeloom.dist.world import Store, forget_world, host_store, last_seen, listen
 from timeloom.errors import BadConfig, Interrupted, LostRank
 
 logger = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +35,21 @@ class Launch:
     command: tuple[str, ...]
     workers: int
     max_restarts: int = 0
+    min_workers: int = 0
+    """Go on with fewer ranks where one does not come back, down to so many (0: with all of them or not at all)."""
     grace_s: float = 5.0
     """How long ranks may take to end by themselves once another has failed."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.max_restarts < 0:
             raise BadConfig(f"workers={self.workers}, max_restarts={self.max_restarts}: give 1 or more, and 0 or more")
+        if not 0 <= self.min_workers <= self.workers:
+            raise BadConfig(f"min_workers={self.min_workers} of workers={self.workers}: give 1 to {self.workers}")
+        if self.min_workers and not self.max_restarts:
+            raise BadConfig(
+                f"min_workers={self.min_workers} says with how many ranks a run is started again, but max_restarts=0 "
+                "starts none again: give --max-restarts, too"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +118,23 @@ def supervise(launch: Launch) -> Outcome:
     with _passing_on(workers), listen(_HOST, 0) as listener:
         port = listener.getsockname()[1]
         store = host_store(listener)
+        size = launch.workers
         try:
             for attempt in itertools.count():
-                environ = _environ(launch, port, attempt)
-                for rank in range(launch.workers):
+                forget_world(store)
+                environ = _environ(size, port, attempt)
+                for rank in range(size):
                     workers.start(rank, launch.command, {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                 ends, left = _watch(workers, launch.grace_s)
                 failed = _first_failure(ends)
                 if failed is None or workers.signal or not _may_help(failed) or attempt == launch.max_restarts:
                     break
-                logger.warning("%s; starting all ranks again", _tell(failed, left, store))
+                is_back = attempt == 0 or _has_met(store, failed.rank)
+                if not is_back and size > launch.min_workers > 0:
+                    size -= 1
+                    logger.warning("%s; it does not come back: going on with %d", _tell(failed, left, store), size)
+                else:
+                    logger.warning("%s; starting all ranks again", _tell(failed, left, store))
             told = "" if failed is None else _tell(failed, left, store)
             return Outcome(_exit_code(ends, failed), told, attempt + 1)
         finally:
@@ -125,7 +143,7 @@ def supervise(launch: Launch) -> Outcome:
 
 @contextlib.contextmanager
 def _passing_on(workers: _Workers) -> Iterator[None]:
-    before = {number: signal.signal(number, workers.pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, workers.pass_on) for number in _PASSED_ON}
     try:
         yield
     finally:
@@ -133,11 +151,11 @@ def _passing_on(workers: _Workers) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _environ(launch: Launch, port: int, attempt: int) -> dict[str, str]:
-    threads = max(len(os.sched_getaffinity(0)) // launch.workers, 1)
+def _environ(size: int, port: int, attempt: int) -> dict[str, str]:
+    threads = max(len(os.sched_getaffinity(0)) // size, 1)
     return {
         "OMP_NUM_THREADS": str(threads), **os.environ,
-        "WORLD_SIZE": str(launch.workers), "LOCAL_WORLD_SIZE": str(launch.workers),
+        "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": _HOST, "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
         "TIMELOOM_LAUNCHER": str(os.getpid()), "TORCHELASTIC_RESTART_COUNT": str(attempt),
     }  # fmt: skip
@@ -167,6 +185,11 @@ def _first_failure(ends: list[_End]) -> _End | None:
 def _may_help(failed: _End) -> bool:
     """Whether starting again may help: not where the same input would fail in the same way."""
     return failed.code < 0 or failed.code in (1, LostRank.exit_code)
+
+
+def _has_met(store: Store, rank: int) -> bool:
+    """Whether a rank came as far as to meet the others; one that was started again and did not has not come back."""
+    return bool(last_seen(store, rank).label)
 
 
 def _exit_code(ends: list[_End], failed: _End | None) -> int:

@@ -9,11 +9,9 @@ between machines, use a trusted network.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 import threading
@@ -30,13 +28,13 @@ from timeloom.dist.collectives import GROUPS, Limits, World
 from timeloom.dist.seat import Seat, refuse_exposure, way_to
 from timeloom.dist.transport import Alone, Broken, Reduction, Sighting, Transport, Wait
 from timeloom.errors import LostRank
+from timeloom.parent import end_with
 
 logger = logging.getLogger(__name__)
 Store = td.TCPStore
 BEAT_S = 0.25
 _SILENT_BEATS = 5
 _STORE_LIMIT_S = 10.0
-_PR_SET_PDEATHSIG = 1
 _CHALLENGE = "timeloom/challenge"
 _REDUCE = {"sum": td.ReduceOp.SUM, "max": td.ReduceOp.MAX}
 
@@ -52,7 +50,7 @@ def join(seat: Seat, *, device: torch.device, limits: Limits, check: bool, trust
     ``trusted``: an address of the internet is not refused.
     """
     if seat.parent:
-        _die_with(seat.parent)
+        end_with(seat.parent)
     way = way_to(seat)
     if warning := refuse_exposure(way, trusted=trusted):
         logger.warning("%s", warning)
@@ -95,19 +93,16 @@ def host_store(listener: socket.socket) -> Store:
     return Store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
+def forget_world(store: Store) -> None:
+    """Forget the store's latest world, whose ranks have all ended: nobody is to be seen where it was then."""
+    store.delete_key(_CHALLENGE)
+
+
 def last_seen(store: Store, rank: int) -> Sighting:
     """Return where a rank of the store's latest world was last seen, by what it told."""
     if not store.check([_CHALLENGE]):
         return Sighting()
     return _read(td.PrefixStore(store.get(_CHALLENGE).decode(), store), rank)
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel end this process when its launcher ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        # It ended before we could say so.
-        os._exit(1)
 
 
 def _open_store(seat: Seat, address: str, limit_s: float) -> Store:

@@ -351,6 +351,8 @@ def _make(path: Path, config_text: str, trials: str) -> None:
     if (path / CHECKPOINTS).exists():
         # Killed while it removes them, this leaves no folder in which some checkpoints are half there.
         os.rename(path / CHECKPOINTS, path / _REPLACED)
+        # A power cut must not leave checkpoints of records that are gone.
+        _sync_folder(path)
     (path / REPORT).unlink(missing_ok=True)
     (path / _TRIALS).unlink(missing_ok=True)
     _write(path / RECORDS, b"")

@@ -47,8 +47,12 @@ def write_page(path: Path, text: str) -> None:
     refuse_in_the_way(path)
     aside = path.with_name(f".{path.name}.partial")
     try:
-        aside.write_bytes(text.encode("utf-8", "replace"))
+        with aside.open("wb") as file:
+            file.write(text.encode("utf-8", "replace"))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(aside, path)
+        _sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
@@ -56,6 +60,14 @@ def write_page(path: Path, text: str) -> None:
         raise kind(
             f"{path} cannot be written ({error.strerror}): give another file with --out, or make room for it"
         ) from None
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def refuse_in_the_way(path: Path) -> None:

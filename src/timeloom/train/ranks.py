@@ -13,6 +13,7 @@ from timeloom.dist.launch import Launch, Outcome, supervise
 from timeloom.dist.seat import Seat, seat_from
 from timeloom.dist.world import alone, end_process, join
 from timeloom.errors import BadConfig
+from timeloom.parent import end_with
 from timeloom.train.serves import refuse_model
 from timeloom.train.settings import RunSettings
 
@@ -24,9 +25,11 @@ def here() -> Seat | None:
     return seat_from(os.environ)
 
 
-def launch(command: Sequence[str], *, workers: int, max_restarts: int) -> Outcome:
+def launch(command: Sequence[str], *, workers: int, max_restarts: int, min_workers: int) -> Outcome:
     """Run a command as so many ranks on this machine, to its end."""
-    return supervise(Launch(command=tuple(command), workers=workers, max_restarts=max_restarts))
+    return supervise(
+        Launch(command=tuple(command), workers=workers, max_restarts=max_restarts, min_workers=min_workers)
+    )  # fmt: skip
 
 
 @contextmanager
@@ -34,6 +37,8 @@ def joined(settings: RunSettings, seat: Seat | None) -> Iterator[World]:
     """Give the world that this process's launcher made, or that of one rank; others hear why this one fails."""
     device = device_of(settings.train.device, local_rank=0 if seat is None else seat.local_rank)
     if seat is None or seat.size == 1:
+        if seat is not None and seat.parent:
+            end_with(seat.parent)
         yield alone(device)
         return
     limits = Limits(first_s=settings.world.first_seconds, step_s=settings.world.step_seconds)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from timeloom.errors import TimeloomError
+from timeloom.parent import end_with
 from timeloom.plan.schedule.choose import ScheduleSettings, scheduler_of
 from timeloom.plan.schedule.instance import Instance
 from timeloom.plan.schedule.schedule import Judged, from_json, judge, solve
@@ -53,7 +54,7 @@ class Solver:
             asked.write(json.dumps(_as_json(question)).encode())
             asked.seek(0)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [sys.executable, "-m", __name__, str(os.getpid())],
                 stdin=asked,
                 stdout=self._answer,
                 stderr=self._complaint,
@@ -111,6 +112,8 @@ def _from_json(told: dict[str, Any]) -> Question:
 
 def main() -> None:
     """Answer the question on standard input."""
+    # Whoever asked may be killed; nobody else wants to know the answer.
+    end_with(int(sys.argv[1]))
     # Training comes first.
     os.nice(_NICE)
     question = _from_json(json.load(sys.stdin))

@@ -122,11 +122,13 @@ class Window:
         self._aliases = Aliases(layers.model, len(sights)) if aliased else None
         self._hold = session.walker.hold
         self._memory = layers.model.memory()
-        self._keeps = any(rows.rows.kept_from < rows.rows.size for rows in sights)
         self.measured = Measured()
 
-    def go(self, carry: Carry, epoch: Epoch, turns: Turns) -> tuple[list[Seen], Carry | None]:
-        """Return what is seen at the targets, in the order of the graph, and what is kept (None: nothing)."""
+    def go(self, carry: Carry, epoch: Epoch, turns: Turns) -> tuple[list[Seen], Carry]:
+        """Return what is seen at the targets, in the order of the graph, and what is kept.
+
+        A rank that keeps none of its nodes has something to keep nevertheless: to save it, all ranks must take part.
+        """
         self._carry, self._epoch = carry, epoch
         # After each snapshot: the state of each slot, the last output and who was born; None once nobody reads it.
         self._after: list[list[Tensor | None]] = [[None] * (len(self._memory) + 2) for _ in self._sights]
@@ -135,7 +137,7 @@ class Window:
         run_turns([self._snapshot(place) for place in range(len(self._sights))], turns)
         self._after.clear()
         seen = [self._seen[t] for t in self._unit.targets]
-        return seen, self._kept_carry() if self._keeps else None
+        return seen, self._kept_carry()
 
     def _kept_carry(self) -> Carry:
         *state, out_NH, born_N = (

@@ -57,7 +57,7 @@ class FlareWorker(Worker):
             carry, self._restored = self._each_row(carry, epoch.places_O), None
         for unit in units:
             with unit_randomness(session, draw, unit):
-                loss, kept = self._loss(epoch, unit, draw, carry)
+                loss, carry = self._loss(epoch, unit, draw, carry)
                 if loss is not None:
                     with session.profile.phase("backward"):
                         total += float(loss.detach())
@@ -65,7 +65,6 @@ class FlareWorker(Worker):
                         if loss.requires_grad:
                             loss.backward()  # type: ignore[no-untyped-call]
             epoch.let_go(unit)
-            carry = kept or carry
         # All ranks count the same windows: one of them says how many.
         return Learnt(loss=total, weight=count if session.world.rank == 0 else 0, kept=carry)
 
@@ -79,7 +78,7 @@ class FlareWorker(Worker):
 
     def _loss(
         self, epoch: Epoch, unit: Unit, draw: Draw, carry: Carry | None
-    ) -> tuple[Tensor | None, Carry | None]:  # fmt: skip
+    ) -> tuple[Tensor | None, Carry]:  # fmt: skip
         """Collective. Return this rank's share of the mean of the losses of the targets (None: there are no targets).
 
         Each target's loss is a sum over all ranks, divided by the targets of all ranks.
