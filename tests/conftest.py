@@ -1,6 +1,7 @@
 """What every test may count on: repeatable examples, and the shared data sets where this machine has them."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import settings
 
 # Two test processes with two threads each would fight for two cores; read by torch when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that starts the tests beside itself has them ignore Ctrl-C, and what they start ignores it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("timeloom", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("timeloom")

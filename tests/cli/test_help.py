@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from timeloom import errors
 from timeloom.cli import app, run
@@ -27,6 +28,8 @@ def names_in(help_text: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    # A console remembers how wide it was when it was made, and another test may have made this one.
+    monkeypatch.setattr(app, "console", Console(width=200))
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:

@@ -99,7 +99,7 @@ def test_json_lines_are_the_records_and_nothing_else(
     records = [from_json(json.loads(line)) for line in told.out.splitlines()]
     assert told.err == ""
     assert records == read(tmp_path / "run")
-    kinds = {"started", "graph_facts", "stepped", "epoch_ended", "evaluated", "spans", "saved", "ended"}
+    kinds = {"started", "graph_facts", "stepped", "epoch_ended", "evaluated", "spans", "saved", "predicted", "ended"}
     assert {record.kind for record in records} == kinds
 
 

@@ -155,20 +155,20 @@ def test_other_tasks_precisions_and_windows_resume_as_well(
 def test_stopped_while_it_is_tested_a_run_is_tested_again(
     drifting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, asked, true = small(SHORT), False, loop.evaluate
+    settings, asked, true = small(SHORT), False, loop.marks_of
     train(drifting, tmp_path / "whole", settings)
 
-    def evaluate_then_stop(session: Any, part: Any) -> dict[str, float]:
+    def mark_then_stop(worker: Any, part: Any, *, most_sampled: int) -> Any:
         nonlocal asked
         asked = part == "test"
-        return true(session, part)
+        return true(worker, part, most_sampled=most_sampled)
 
     @contextmanager
     def requests() -> Iterator[Callable[[], bool]]:
         yield lambda: asked
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "evaluate", evaluate_then_stop)
+        patch.setattr(loop, "marks_of", mark_then_stop)
         patch.setattr(runs, "stop_requests", requests)
         with pytest.raises(Interrupted):
             train(drifting, tmp_path / "run", settings)

@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records import PHASES, Predicted
@@ -34,6 +35,7 @@ _STYLE: Any = {
     # A name with dollar signs in it is a name, and no formula.
     "text.parse_math": False,
 }  # fmt: skip
+_LONGEST = 24
 _CYCLE = ("#2457c5", "#c2570c", "#14794a", "#8b3fb8", "#b3261e", "#0e7490", "#a1306f", "#6b5a12")
 
 
@@ -53,6 +55,10 @@ def draw(log: RunLog, name: str) -> Figure:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(6.0, 3.2), layout="constrained")
         make(log, figure.add_subplot())
+        for text in figure.findobj(Text):
+            # A name as long as the figure would leave no room for what it names.
+            if len(text.get_text()) > _LONGEST:
+                text.set_text(f"{text.get_text()[: _LONGEST - 1]}…")
     return figure
 
 
