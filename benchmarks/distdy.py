@@ -168,7 +168,7 @@ def run_once(arguments: argparse.Namespace, graph: Path, by: str, ranks: int) ->
     result.unlink(missing_ok=True)
     passed = [f"--{name}={getattr(arguments, name)}" for name in ("hidden", "updates", "cache_bytes", "passes")]
     command = [sys.executable, __file__, f"--graph={graph}", f"--by={by}", f"--result={result}", *passed]
-    outcome = launch(command, workers=ranks, max_restarts=0)
+    outcome = launch(command, workers=ranks, max_restarts=0, min_workers=0)
     assert outcome.code == 0, outcome.told
     found: dict[str, Any] = json.loads(result.read_text())
     return found
