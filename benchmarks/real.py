@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 MODELS = ("gcn_gru", "wdgcn", "evolvegcn_o", "gat_lstm")
-PLAIN, PROFILED, EPOCHS = 1, 1, 5
+PLAIN, PROFILED, EPOCHS = 1, 1, 30
 
 
 @dataclass(frozen=True)

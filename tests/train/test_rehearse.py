@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -184,5 +183,6 @@ def test_a_further_step_of_training_asks_for_no_fresh_memory(name: str, mode: st
         faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
         allocations.append(session.walker.pool.allocations)
     assert len(set(allocations[1:])) == 1
-    # One [N, H] tensor is 312 pages, and a step makes dozens of them.
-    assert median(faults[3:]) < 100
+    # One [N, H] tensor is 312 pages, and a step makes dozens of them. Some systems take back pages that were not used
+    # for a while, so that a step now and then faults for them; one that asks for fresh memory does so every time.
+    assert sorted(faults[3:])[1] < 100

@@ -6,7 +6,7 @@ This module needs the extra `figures`; others import it when a figure is asked f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.patches import Patch
 from matplotlib.text import Text
 
@@ -35,7 +36,7 @@ _STYLE: Any = {
     # A name with dollar signs in it is a name, and no formula.
     "text.parse_math": False,
 }  # fmt: skip
-_LONGEST = 24
+_LONGEST = 48
 _CYCLE = ("#2457c5", "#c2570c", "#14794a", "#8b3fb8", "#b3261e", "#0e7490", "#a1306f", "#6b5a12")
 
 
@@ -55,11 +56,17 @@ def draw(log: RunLog, name: str) -> Figure:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(6.0, 3.2), layout="constrained")
         make(log, figure.add_subplot())
-        for text in figure.findobj(Text):
-            # A name as long as the figure would leave no room for what it names.
-            if len(text.get_text()) > _LONGEST:
-                text.set_text(f"{text.get_text()[: _LONGEST - 1]}…")
+        # A name as long as the figure would leave no room for what it names; those of a legend stand side by side.
+        _cut(figure.findobj(Text), _LONGEST)
+        for legend in figure.findobj(Legend):
+            _cut(legend.get_texts(), _LONGEST // 2)
     return figure
+
+
+def _cut(texts: Iterable[Text], longest: int) -> None:
+    for text in texts:
+        if len(text.get_text()) > longest:
+            text.set_text(f"{text.get_text()[: longest - 1]}…")
 
 
 def save_all(logs: list[RunLog], folder: Path) -> list[Path]:
