@@ -24,6 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from timeloom.disk import sync_folder
 from timeloom.errors import BadConfig, BadStore, TooLarge, is_disk_full
 from timeloom.graph.manifest import is_form_of, problem_of
 
@@ -376,15 +377,7 @@ class StoreWriter:
             json.dump(body, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(self.path)
+        sync_folder(self.path)
         os.replace(aside, self.path / MANIFEST)
         for folder in (self.path, *(made.parent for made in self._made)):
-            _sync_folder(folder)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+            sync_folder(folder)

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NoReturn, Self
 
+from timeloom.disk import sync_folder
 from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 from timeloom.records.kinds import Record
 from timeloom.records.seal import FIRST, Altered, open_config, open_line, seal_config, seal_line, seal_of
@@ -133,7 +134,7 @@ class RunDirectory:
         self._config_text = read_config(path)
         with _writing(path):
             (path / CHECKPOINTS).mkdir(exist_ok=True)
-            _sync_folder(path)
+            sync_folder(path)
             shutil.rmtree(path / _REPLACED, ignore_errors=True)
             (path / _ASIDE).unlink(missing_ok=True)
             self._file = (path / RECORDS).open("ab", buffering=0)
@@ -153,7 +154,7 @@ class RunDirectory:
         with _writing(path):
             path.mkdir(parents=True, exist_ok=True)
             for folder in made:
-                _sync_folder(folder.parent)
+                sync_folder(folder.parent)
         lock = _take_lock(path)
         try:
             # Another process may have made a run since.
@@ -212,7 +213,7 @@ class RunDirectory:
         with _writing(self._path):
             _write(self._path / _ASIDE, data)
             os.replace(self._path / _ASIDE, self._path / name)
-            _sync_folder(self._path)
+            sync_folder(self._path)
 
     def append(self, record: Record) -> None:
         """Write a line; whoever reads the file from now on finds it."""
@@ -352,16 +353,16 @@ def _make(path: Path, config_text: str, trials: str) -> None:
         # Killed while it removes them, this leaves no folder in which some checkpoints are half there.
         os.rename(path / CHECKPOINTS, path / _REPLACED)
         # A power cut must not leave checkpoints of records that are gone.
-        _sync_folder(path)
+        sync_folder(path)
     (path / REPORT).unlink(missing_ok=True)
     (path / _TRIALS).unlink(missing_ok=True)
     _write(path / RECORDS, b"")
     if trials:
         _write(path / _TRIALS, trials.encode())
     _write(path / _ASIDE, seal_config(config_text))
-    _sync_folder(path)
+    sync_folder(path)
     os.replace(path / _ASIDE, path / CONFIG)
-    _sync_folder(path)
+    sync_folder(path)
 
 
 def _undo(path: Path, made: list[Path]) -> None:
@@ -393,11 +394,3 @@ def _take_lock(path: Path) -> int:
             raise BadRun(f"run {path} is in use by another process: wait for it to end, or end it") from None
         raise BadRun(f"run {path} cannot be locked ({error.strerror}): use a folder on a local disk") from None
     return lock
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

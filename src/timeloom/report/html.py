@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from timeloom.disk import sync_folder
 from timeloom.errors import BadConfig, BadRun, TooLarge, is_disk_full
 
 _SCRIPTS = ("basics.js", "chart.js", "lanes.js", "sections.js")
@@ -52,7 +53,7 @@ def write_page(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
@@ -60,14 +61,6 @@ def write_page(path: Path, text: str) -> None:
         raise kind(
             f"{path} cannot be written ({error.strerror}): give another file with --out, or make room for it"
         ) from None
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def refuse_in_the_way(path: Path) -> None:

@@ -23,6 +23,7 @@ from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
+from timeloom.disk import sync_folder
 from timeloom.errors import BadRun, TooLarge, is_disk_full
 
 FORMAT = "timeloom checkpoint"
@@ -62,14 +63,14 @@ def save(folder: Path, name: str, tensors: Mapping[str, Tensor], state: Mapping[
         made = [missing for missing in (folder, *folder.parents) if not missing.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for missing in made:
-            _sync_folder(missing.parent)
+            sync_folder(missing.parent)
         _sweep(folder)
         partial = folder / (name + _PARTIAL)
         try:
             partial.mkdir()
             _write(partial / TENSORS, data)
             _write(partial / STATE, text)
-            _sync_folder(partial)
+            sync_folder(partial)
             _put_in_place(partial, folder / name)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
@@ -138,7 +139,7 @@ def keep(folder: Path, wanted: Collection[str]) -> None:
             if name not in wanted:
                 _remove(folder / name)
         if folder.is_dir():
-            _sync_folder(folder)
+            sync_folder(folder)
 
 
 def _age(name: str) -> tuple[int, int, str]:
@@ -218,7 +219,7 @@ def _put_in_place(partial: Path, path: Path) -> None:
     if path.exists():
         os.rename(path, replaced)
     os.rename(partial, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     if replaced.exists():
         _remove(replaced)
 
@@ -255,11 +256,3 @@ def _writing(folder: Path) -> Iterator[None]:
                 "free some disk space, then go on with --resume"
             ) from None
         raise BadRun(f"{folder} cannot be written ({error.strerror}): make it writable, then --resume") from None
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
